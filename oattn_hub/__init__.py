@@ -13,10 +13,12 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from oattn_hub.errors import OattnError as OattnError
+    from oattn_hub.report import Report as Report
 
 # public name -> module that defines it
 _EXPORTS = {
     "OattnError": "oattn_hub.errors",
+    "Report": "oattn_hub.report",
 }
 
 __all__ = [*_EXPORTS, "__version__"]

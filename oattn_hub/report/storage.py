@@ -1,0 +1,135 @@
+"""A report on disk: ``report.json`` (what people and scripts read) and ``report.safetensors`` (the arrays).
+
+``run.json`` holds the only things that differ between two runs of one analysis, the date and the seconds per stage.
+The JSON carries the schema version and the SHA-256 of the arrays' file, so that a damaged, mixed-up or foreign
+file is told apart from a readable one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from oattn_hub.errors import FormatError, InvalidInput, LoadError
+from oattn_hub.files import fingerprint, read_json, read_tensors, sha256_file, write_json, write_tensors
+from oattn_hub.report.group import Array, GroupResult
+from oattn_hub.report.records import ModelInfo, Provenance, Settings
+
+if TYPE_CHECKING:
+    from oattn_hub.report.report import Report
+
+SCHEMA = 1
+FORMAT = "oattn_hub.report"
+JSON_FILE, TENSOR_FILE, RUN_FILE = "report.json", "report.safetensors", "run.json"
+_RUN_FIELDS = ("created", "seconds")
+
+
+def save_report(report: Report, folder: Path) -> Path:
+    """Write the report's files into ``folder``; an older report there is replaced, arrays first."""
+    if folder.is_file():
+        raise InvalidInput(f"{folder} is a file; name a folder for the report.")
+    document, tensors = _to_parts(report)
+    write_tensors(folder / TENSOR_FILE, tensors, {"format": FORMAT})
+    write_json(folder / JSON_FILE, {**document, "tensors_sha256": sha256_file(folder / TENSOR_FILE)})
+    provenance = report.provenance.to_json()
+    write_json(folder / RUN_FILE, {name: provenance[name] for name in _RUN_FIELDS})
+    return folder
+
+
+def read_parts(folder: Path) -> dict[str, Any]:
+    """The arguments of ``Report`` from a saved folder, or one clear error."""
+    document = _read_document(folder)
+    tensor_file = folder / TENSOR_FILE
+    if not tensor_file.exists():
+        raise LoadError(f"{folder} has {JSON_FILE} but no {TENSOR_FILE}. Copy both files of the report.")
+    if sha256_file(tensor_file) != document.get("tensors_sha256"):
+        raise FormatError(f"{tensor_file} is damaged or belongs to another {JSON_FILE}. Copy or make the report again.")
+    try:
+        return _from_parts(document, read_tensors(tensor_file), _read_run(folder))
+    except (KeyError, TypeError, AttributeError, InvalidInput) as error:
+        raise FormatError(f"{folder / JSON_FILE} is damaged ({error}). Copy or make the report again.") from error
+
+
+def report_fingerprint(report: Report) -> str:
+    """SHA-256 of the report's content without date and duration."""
+    document, tensors = _to_parts(report)
+    return fingerprint(document, *(part for name in sorted(tensors) for part in (name, tensors[name])))
+
+
+def _read_document(folder: Path) -> dict[str, Any]:
+    if not (folder / JSON_FILE).is_file():
+        raise LoadError(f"No report in {folder}: {JSON_FILE} is missing. Name the folder that analyze wrote.")
+    document = read_json(folder / JSON_FILE)
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        raise FormatError(f"{folder / JSON_FILE} is not a report of oattn_hub (its format is not {FORMAT!r}).")
+    if document.get("schema") != SCHEMA:
+        advice = "update oattn_hub" if isinstance(s := document.get("schema"), int) and s > SCHEMA else "analyze again"
+        raise FormatError(
+            f"{folder / JSON_FILE} has schema {document.get('schema')!r}, this version reads {SCHEMA}; {advice}."
+        )
+    return document
+
+
+def _read_run(folder: Path) -> dict[str, Any]:
+    """Date and duration; a report copied without them is still whole."""
+    if not (folder / RUN_FILE).exists():
+        return {}
+    run = read_json(folder / RUN_FILE)
+    return {name: run[name] for name in _RUN_FIELDS if name in run}
+
+
+def _to_parts(report: Report) -> tuple[dict[str, Any], dict[str, Array]]:
+    tensors: dict[str, Array] = {}
+    groups = []
+    for group in report.groups.values():
+        plain, arrays = group.to_parts()
+        groups.append({**plain, "layer_names": list(plain["layer_names"])})
+        tensors.update({f"{group.name}/{name}": array for name, array in arrays.items()})
+    provenance = report.provenance.to_json()
+    document = {
+        "format": FORMAT,
+        "schema": SCHEMA,
+        "model": report.model.to_json(),
+        "settings": report.settings.to_json(),
+        "provenance": {name: value for name, value in provenance.items() if name not in _RUN_FIELDS},
+        "network": [asdict(record) for record in report.network],
+        "stability": [asdict(record) for record in report.stability],
+        "heads": [asdict(record) for record in report.heads],
+        "groups": groups,
+        "theory": report.theory.to_json() if report.theory else None,
+        "evaluation": report.evaluation.to_json() if report.evaluation else None,
+    }
+    return document, tensors
+
+
+def _from_parts(document: dict[str, Any], tensors: dict[str, Array], run: dict[str, Any]) -> dict[str, Any]:
+    groups = {}
+    for plain in document["groups"]:
+        prefix = f"{plain['name']}/"
+        arrays = {name.removeprefix(prefix): array for name, array in tensors.items() if name.startswith(prefix)}
+        groups[plain["name"]] = GroupResult.from_parts(plain, arrays)
+    return {
+        "model": ModelInfo.from_json(document["model"]),
+        "settings": Settings.from_json(document["settings"]),
+        "provenance": replace(Provenance.from_json(document["provenance"]), **run),
+        "groups": groups,
+        "theory": _read_theory(document.get("theory")),
+        "evaluation": _read_evaluation(document.get("evaluation")),
+    }
+
+
+def _read_theory(value: Any) -> Any:
+    if value is None:
+        return None
+    from oattn_hub.report.theory import TheorySection
+
+    return TheorySection.from_json(value)
+
+
+def _read_evaluation(value: Any) -> Any:
+    if value is None:
+        return None
+    from oattn_hub.report.evaluation import EvaluationSection
+
+    return EvaluationSection.from_json(value)
