@@ -1,0 +1,62 @@
+"""Geometry of attention tensors: arrays in, arrays out. No model, no file, no network.
+
+=====================  =====================================================================================
+``affinity``           cosine and Gaussian affinities between slices, affinity from distances
+``markov``             Markov operator, its leading eigenvectors, diffusion map and distance
+``tree``, ``growing``  partition trees; the flexible and the balanced binary tree of an affinity
+``emd``                tree earth mover's distance between slices
+``questionnaire``      trees on all axes, each from the geometry of the others (Algorithm 1)
+``haar``, ``entropy``  Haar bases, fast transforms; entropies of heads and network, sparse approximation
+``missing``            what missing entries (NaN) mean
+``stability``          agreement of a per-head score over batches
+=====================  =====================================================================================
+"""
+
+from oattn_hub.geometry.affinity import cosine_affinity, distance_affinity, gaussian_affinity
+from oattn_hub.geometry.emd import tree_emd
+from oattn_hub.geometry.entropy import (
+    Expansion,
+    approximation_errors,
+    expansion,
+    head_entropies,
+    network_entropy,
+    sparse_approximation,
+)
+from oattn_hub.geometry.growing import binary_tree, flexible_tree
+from oattn_hub.geometry.haar import HaarFunctions, haar_basis, haar_functions, haar_transform, inverse_haar_transform
+from oattn_hub.geometry.markov import Diffusion, diffusion, diffusion_distance, diffusion_map, markov_matrix
+from oattn_hub.geometry.missing import fill_missing
+from oattn_hub.geometry.questionnaire import Iteration, Questionnaire
+from oattn_hub.geometry.stability import Stability, stability
+from oattn_hub.geometry.tree import PartitionTree
+
+__all__ = [
+    "Diffusion",
+    "Expansion",
+    "HaarFunctions",
+    "Iteration",
+    "PartitionTree",
+    "Questionnaire",
+    "Stability",
+    "approximation_errors",
+    "binary_tree",
+    "cosine_affinity",
+    "diffusion",
+    "diffusion_distance",
+    "diffusion_map",
+    "distance_affinity",
+    "expansion",
+    "fill_missing",
+    "flexible_tree",
+    "gaussian_affinity",
+    "haar_basis",
+    "haar_functions",
+    "haar_transform",
+    "head_entropies",
+    "inverse_haar_transform",
+    "markov_matrix",
+    "network_entropy",
+    "sparse_approximation",
+    "stability",
+    "tree_emd",
+]

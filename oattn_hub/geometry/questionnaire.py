@@ -1,0 +1,239 @@
+"""The questionnaire: trees on all axes of an array, each built from the geometry of the others (Algorithm 1)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from oattn_hub.errors import NotFitted
+from oattn_hub.geometry.affinity import cosine_affinity, distance_affinity, gaussian_affinity
+from oattn_hub.geometry.checks import AXES, Floats, as_tensor, at_least, one_of
+from oattn_hub.geometry.emd import tree_emd
+from oattn_hub.geometry.growing import MEDIANS, binary_tree, grow
+from oattn_hub.geometry.markov import NORMALISATIONS, Diffusion, diffusion
+from oattn_hub.geometry.tree import PartitionTree
+from oattn_hub.progress import Progress, silent
+
+COUPLINGS = ("latest", "initial", "previous")
+TREE_TYPES = ("flexible", "binary")
+INITIAL_AFFINITIES = ("cosine", "gaussian")
+
+
+@dataclass(frozen=True, eq=False)
+class Iteration:
+    """What one pass over the axes made; every mapping is by axis name."""
+
+    trees: Mapping[str, PartitionTree]
+    affinities: Mapping[str, NDArray[np.float64]]
+    distances: Mapping[str, NDArray[np.float64]]
+    """Tree EMDs between the slices; empty for the initial trees, which come from the cosine affinity."""
+    diffusions: Mapping[str, Diffusion]
+    """Leading eigenpairs of the affinities' Markov operators."""
+
+
+class Questionnaire:
+    """Organises a (query, key, head) tensor, or a (query, key) matrix, by a partition tree on each axis.
+
+    Query and key trees start from the affinities of the slices. Then ``n_iters`` times: the head tree from the query
+    and key trees, the query tree from the key and head trees, the key tree from the query and head trees. With two
+    axes: the key tree from the query tree, then the query tree from the key tree.
+
+    Args:
+        n_iters: How often the trees are rebuilt.
+        coupling: Which trees the next one is built from. ``"latest"``: the newest of the other axes (Mishne et al.
+            2016). ``"initial"``: the head tree always from the initial query and key trees, as line 15 is printed and
+            as the authors' code does, so that it never changes after the first iteration; the others from the newest.
+            ``"previous"``: all from the trees of the iteration before, as the authors' code for the paraproduct.
+        median: ``"off_diagonal"`` or ``"published"``: see ``flexible_tree``.
+        zero_is_missing: Whether the initial cosine affinity ignores exact zeros, as the authors' code does.
+        tree: ``"flexible"`` or ``"binary"``.
+        initial: ``"cosine"`` or ``"gaussian"`` affinity to start from.
+        alpha: Falls the weight of a folder by 2^-alpha per level.
+        beta: Raises the folder's share of the points to this power.
+        constant: Divides the median distance when clusters join; larger values make smaller folders.
+        n_eigenvectors: How many eigenvectors the diffusion distance uses.
+        normalisation: ``"density"`` or ``"row"``: see ``markov_matrix``.
+
+    Attributes, after ``fit``:
+        trees_: Axis name to tree.
+        affinities_: Axis name to affinity.
+        initial_: The ``Iteration`` before the first: initial trees and affinities of query and key.
+        history_: One ``Iteration`` per pass.
+        convergence_: Axis name to (n_iter_,) change of the axis' tree against the one before: mean absolute
+            difference of the tree metrics. NaN where there was none before.
+        n_iter_: Number of passes made.
+
+    >>> rng = np.random.default_rng(0)
+    >>> X = np.kron(rng.random((2, 2, 2)), np.ones((4, 4, 4))) + 0.01 * rng.random((8, 8, 8))
+    >>> q = Questionnaire().fit(X)
+    >>> sorted(folder.tolist() for folder in q.trees_["head"].folders(1))
+    [[0, 1, 2, 3], [4, 5, 6, 7]]
+    """
+
+    trees_: Mapping[str, PartitionTree]
+    affinities_: Mapping[str, NDArray[np.float64]]
+    initial_: Iteration
+    history_: tuple[Iteration, ...]
+    convergence_: Mapping[str, NDArray[np.float64]]
+    n_iter_: int
+
+    def __init__(
+        self,
+        n_iters: int = 3,
+        coupling: str = "latest",
+        *,
+        median: str = "off_diagonal",
+        zero_is_missing: bool = False,
+        tree: str = "flexible",
+        initial: str = "cosine",
+        alpha: float = 0.0,
+        beta: float = 1.0,
+        constant: float = 1.0,
+        n_eigenvectors: int = 12,
+        normalisation: str = "density",
+    ) -> None:
+        self.n_iters = n_iters
+        self.coupling = coupling
+        self.median = median
+        self.zero_is_missing = zero_is_missing
+        self.tree = tree
+        self.initial = initial
+        self.alpha = alpha
+        self.beta = beta
+        self.constant = constant
+        self.n_eigenvectors = n_eigenvectors
+        self.normalisation = normalisation
+
+    def get_params(self) -> dict[str, Any]:
+        """The parameters by name, JSON-able."""
+        return {name: value for name, value in vars(self).items() if not name.endswith("_")}
+
+    def fit(self, X: ArrayLike, *, progress: Progress = silent) -> Questionnaire:
+        """Build the trees of ``X``.
+
+        Args:
+            X: (query, key, head) or (query, key), float32 or float64; it is not changed. NaN entries are missing.
+            progress: Told the stage "questionnaire" and how many of its trees are built.
+        """
+        self._check()
+        tensor = as_tensor(X)
+        axes = AXES[: tensor.ndim]
+        order = ("head", "query", "key") if tensor.ndim == 3 else ("key", "query")
+        total = 2 + self.n_iters * len(order)
+        self.initial_ = self._initial(tensor, progress, total)
+        history: list[Iteration] = []
+        trees = dict(self.initial_.trees)
+        for _ in range(self.n_iters):
+            before = dict(trees)
+            made = _Pass()
+            for axis in order:
+                sources = self._sources(axis, trees, before)
+                if not self._reuse(axis, history, made):
+                    distances = tree_emd(tensor, sources, axis, alpha=self.alpha, beta=self.beta)
+                    made.distances[axis] = distances
+                    self._grow(made, axis, distance_affinity(distances))
+                trees[axis] = made.trees[axis]
+                progress("questionnaire", 2 + len(history) * len(order) + len(made.trees), total)
+            history.append(made.frozen())
+        self.history_ = tuple(history)
+        self.n_iter_ = len(history)
+        last = history[-1] if history else self.initial_
+        self.trees_ = MappingProxyType({axis: last.trees[axis] for axis in axes if axis in last.trees})
+        self.affinities_ = MappingProxyType({axis: last.affinities[axis] for axis in axes if axis in last.affinities})
+        self.convergence_ = MappingProxyType({axis: self._changes(axis) for axis in axes})
+        return self
+
+    def __getattr__(self, name: str) -> Any:
+        if name in Questionnaire.__annotations__:
+            raise NotFitted(f"This Questionnaire has no {name} yet. Call fit(X) first.")
+        raise AttributeError(f"'Questionnaire' object has no attribute {name!r}")
+
+    def __repr__(self) -> str:
+        return f"Questionnaire({', '.join(f'{name}={value!r}' for name, value in self.get_params().items())})"
+
+    def _check(self) -> None:
+        at_least("n_iters", self.n_iters, 1)
+        one_of("coupling", self.coupling, COUPLINGS)
+        one_of("median", self.median, MEDIANS)
+        one_of("tree", self.tree, TREE_TYPES)
+        one_of("initial", self.initial, INITIAL_AFFINITIES)
+        one_of("normalisation", self.normalisation, NORMALISATIONS)
+        at_least("alpha", self.alpha, 0)
+        at_least("beta", self.beta, 0)
+        at_least("constant", self.constant, 1e-12)
+        at_least("n_eigenvectors", self.n_eigenvectors, 2)
+
+    def _initial(self, tensor: Floats, progress: Progress, total: int) -> Iteration:
+        made = _Pass()
+        for done, axis in enumerate(("query", "key"), start=1):
+            if self.initial == "cosine":
+                affinity = cosine_affinity(tensor, axis, zero_is_missing=self.zero_is_missing)
+            else:
+                affinity = gaussian_affinity(tensor, axis)
+            self._grow(made, axis, affinity)
+            progress("questionnaire", done, total)
+        return made.frozen()
+
+    def _sources(
+        self, axis: str, latest: Mapping[str, PartitionTree], before: Mapping[str, PartitionTree]
+    ) -> Mapping[str, PartitionTree]:
+        """The trees from which the tree of ``axis`` is built."""
+        if self.coupling == "initial" and axis == "head":
+            return self.initial_.trees
+        if self.coupling == "previous":
+            return {**latest, **before}  # in the first pass the head tree is the only one of its axis
+        return latest
+
+    def _reuse(self, axis: str, history: list[Iteration], made: _Pass) -> bool:
+        """Take over the head's part of the last pass where the same trees would give the same again."""
+        if not (self.coupling == "initial" and axis == "head" and history):
+            return False
+        made.take(history[-1], axis)
+        return True
+
+    def _grow(self, made: _Pass, axis: str, affinity: NDArray[np.float64]) -> None:
+        geometry = diffusion(affinity, self.n_eigenvectors, self.normalisation)
+        made.affinities[axis] = affinity
+        made.diffusions[axis] = geometry
+        if self.tree == "binary":
+            made.trees[axis] = binary_tree(affinity)
+        else:
+            made.trees[axis] = grow(geometry, constant=self.constant, median=self.median)
+
+    def _changes(self, axis: str) -> NDArray[np.float64]:
+        trees = [made.trees.get(axis) for made in (self.initial_, *self.history_)]
+        return np.array(
+            [
+                np.nan if old is None or new is None else np.abs(new.distances - old.distances).mean()
+                for old, new in zip(trees[:-1], trees[1:], strict=True)
+            ]
+        )
+
+
+class _Pass:
+    """An ``Iteration`` in the making."""
+
+    def __init__(self) -> None:
+        self.trees: dict[str, PartitionTree] = {}
+        self.affinities: dict[str, NDArray[np.float64]] = {}
+        self.distances: dict[str, NDArray[np.float64]] = {}
+        self.diffusions: dict[str, Diffusion] = {}
+
+    def take(self, other: Iteration, axis: str) -> None:
+        self.trees[axis] = other.trees[axis]
+        self.affinities[axis] = other.affinities[axis]
+        self.distances[axis] = other.distances[axis]
+        self.diffusions[axis] = other.diffusions[axis]
+
+    def frozen(self) -> Iteration:
+        return Iteration(
+            trees=MappingProxyType(self.trees),
+            affinities=MappingProxyType(self.affinities),
+            distances=MappingProxyType(self.distances),
+            diffusions=MappingProxyType(self.diffusions),
+        )
