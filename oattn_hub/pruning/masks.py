@@ -1,0 +1,112 @@
+"""Silence heads without cutting them: their slice of the output projection's input becomes zero."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
+
+from oattn_hub.adapters import Adapter
+from oattn_hub.pruning.sites import Head, HeadSite, check_heads, head_sites, heads_of, weight_axis
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+
+@contextmanager
+def masked(model: nn.Module, heads: Collection[Head], adapter: Adapter | str | None = None) -> Iterator[nn.Module]:
+    """Run ``model`` with these heads silenced; the model is as before when the block ends."""
+    sites = head_sites(model, adapter)
+    check_heads(sites, heads)
+    with masked_sites(model, sites, heads):
+        yield model
+
+
+@contextmanager
+def masked_sites(model: nn.Module, sites: Sequence[HeadSite], heads: Collection[Head]) -> Iterator[None]:
+    """:func:`masked` for a caller who has the sites already."""
+    with ExitStack() as stack:
+        shared: dict[int, list[HeadSite]] = {}
+        for site in sites:
+            if not heads_of(site.site.layer, heads):
+                continue
+            if site.output_module is None:
+                stack.enter_context(_zero_weight(site, heads_of(site.site.layer, heads)))
+            else:
+                shared.setdefault(id(site.site.module), []).append(site)
+        for turns in shared.values():
+            stack.enter_context(_zero_input(model, turns, heads))
+        yield
+
+
+@contextmanager
+def watched_outputs(model: nn.Module, site: HeadSite, see: Any) -> Iterator[None]:
+    """Call ``see(input)`` whenever this pass reaches the output projection; what it returns takes the input's place."""
+    module = site.output_module
+    assert module is not None
+    turn = _TurnCounter(site.n_turns)
+
+    def hook(_: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        if turn.next() != site.turn:
+            return None
+        changed = see(args[0])
+        return None if changed is None else (changed, *args[1:])
+
+    handles = [model.register_forward_pre_hook(turn.restart), module.register_forward_pre_hook(hook)]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+class _TurnCounter:
+    """Counts the passes through a shared module within one forward call."""
+
+    def __init__(self, n_turns: int) -> None:
+        self.n_turns, self.turn = n_turns, -1
+
+    def restart(self, *_: Any) -> None:
+        self.turn = -1
+
+    def next(self) -> int:
+        self.turn = (self.turn + 1) % self.n_turns
+        return self.turn
+
+
+@contextmanager
+def _zero_input(model: nn.Module, turns: Sequence[HeadSite], heads: Collection[Head]) -> Iterator[None]:
+    with ExitStack() as stack:
+        for site in turns:
+            stack.enter_context(watched_outputs(model, site, _silencer(site, heads_of(site.site.layer, heads))))
+        yield
+
+
+def _silencer(site: HeadSite, heads: Sequence[int]) -> Any:
+    import torch
+
+    silent = torch.zeros(site.output_weight.shape[0], dtype=torch.bool)
+    silent[site.features(heads)] = True
+
+    # masked_fill and not a product: zero times infinity is no zero
+    return lambda features: features.masked_fill(silent.to(features.device), 0)
+
+
+@contextmanager
+def _zero_weight(site: HeadSite, heads: Sequence[int]) -> Iterator[None]:
+    """For modules that read their output projection as a parameter: its rows are zero while the block runs."""
+    weight = site.find(site.layout.output.path)
+    before = weight.detach().clone()
+    try:
+        zero_features(site, heads)
+        yield
+    finally:
+        weight.data.copy_(before)
+
+
+def zero_features(site: HeadSite, heads: Sequence[int]) -> None:
+    """Set the output projection's weights of these heads to zero, in place."""
+    found = site.find(site.layout.output.path)
+    weight: torch.Tensor = getattr(found, "weight", found)
+    weight.data.movedim(weight_axis(found, site.layout.output.axis), 0)[site.features(heads)] = 0

@@ -1,0 +1,258 @@
+"""Turn a freshly built model into its pruned shape, by a list of cuts.
+
+This file needs torch and nothing else. It is the engine of oattn_hub's surgery, and a copy of it travels with every
+pruned checkpoint, so that the checkpoint loads where oattn_hub is not installed. The list of cuts is plain JSON:
+
+    keep    parameter or buffer, axis, half-open index ranges: what is left of it
+    zero    parameters that are set to zero (the one head that stays in a layer that lost all of them)
+    set     module, attribute, value: the counts that the module's forward reads
+    config  module, attributes: counts that it reads from its config, which it then owns a copy of
+    behave  module, behaviour, arguments: what a cut module must do that a smaller tensor cannot express
+
+Model paths are those of the class that was pruned; ``prefix`` is cut off them for its base model.
+"""
+
+import copy
+import inspect
+import itertools
+import math
+
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+
+
+def apply_cuts(model, cuts, prefix=""):
+    """Apply a list of cuts to ``model`` in place and return it."""
+    if cuts.get("version") != 1:
+        raise ValueError(f"The list of cuts has version {cuts.get('version')!r}; this file reads version 1.")
+
+    def find(path):
+        return model.get_submodule(path.removeprefix(prefix))
+
+    for cut in cuts["keep"]:
+        owner, _, name = cut["tensor"].rpartition(".")
+        _keep(find(owner), name, cut["axis"], cut["ranges"])
+    for tensor in cuts["zero"]:
+        owner, _, name = tensor.rpartition(".")
+        with torch.no_grad():
+            getattr(find(owner), name).zero_()
+    for change in cuts["set"]:
+        setattr(find(change["module"]), change["attribute"], change["value"])
+    for change in cuts["config"]:
+        module = find(change["module"])
+        module.config = copy.copy(module.config)
+        for name, value in change["attributes"].items():
+            setattr(module.config, name, value)
+    for change in cuts["behave"]:
+        BEHAVIOURS[change["behaviour"]](find(change["module"]), **change["arguments"])
+    return model
+
+
+def indices(ranges):
+    """The single indices of half-open ranges, in order."""
+    return [index for start, stop in ranges for index in range(start, stop)]
+
+
+def _keep(module, name, axis, ranges):
+    tensor = getattr(module, name)
+    index = torch.tensor(indices(ranges), dtype=torch.long)
+    shape = list(tensor.shape)
+    shape[axis] = len(index)
+    # While transformers loads, parameters have no data yet.
+    data = tensor.new_empty(shape) if tensor.is_meta else tensor.detach().index_select(axis, index.to(tensor.device))
+    if isinstance(tensor, nn.Parameter):
+        setattr(module, name, nn.Parameter(data, requires_grad=tensor.requires_grad))
+    else:
+        module._buffers[name] = data
+    if name == "weight" and hasattr(module, "in_features"):
+        module.out_features, module.in_features = shape
+    elif name == "weight" and hasattr(module, "nf"):  # transformers' Conv1D keeps its weight transposed
+        module.nx, module.nf = shape
+
+
+class _Selection:
+    """Index positions that follow the data to its device."""
+
+    def __init__(self, positions):
+        self.positions = list(positions)
+        self.tensors = {}
+
+    def __call__(self, tensor, axis):
+        if tensor.device not in self.tensors:
+            self.tensors[tensor.device] = torch.tensor(self.positions, device=tensor.device)
+        return tensor.index_select(axis, self.tensors[tensor.device])
+
+    def __deepcopy__(self, memo):
+        return _Selection(self.positions)
+
+
+def repeat_features(module, ranges):
+    """Let a projection hand out a feature several times: one key/value head for uneven groups of queries."""
+    module.register_forward_hook(_RepeatFeatures(_Selection(indices(ranges))))
+
+
+class _RepeatFeatures:
+    def __init__(self, select):
+        self.select = select
+
+    def __call__(self, module, args, output):
+        return self.select(output, output.dim() - 1)
+
+
+def select_head_argument(module, argument, kept, n_heads):
+    """Pick the kept heads of a forward argument that comes with a plane for every head of the uncut layer."""
+    position = list(inspect.signature(module.forward).parameters).index(argument)
+    hook = _SelectArgument(argument, position, _Selection(kept), n_heads)
+    module.register_forward_pre_hook(hook, with_kwargs=True)
+
+
+class _SelectArgument:
+    def __init__(self, argument, position, select, n_heads):
+        self.argument, self.position, self.select, self.n_heads = argument, position, select, n_heads
+
+    def __call__(self, module, args, kwargs):
+        if self.argument in kwargs:
+            kwargs = {**kwargs, self.argument: self.chosen(kwargs[self.argument])}
+        elif self.position < len(args):
+            args = (*args[: self.position], self.chosen(args[self.position]), *args[self.position + 1 :])
+        return args, kwargs
+
+    def chosen(self, planes):
+        if planes is None or self.n_heads == 1:
+            return planes
+        if planes.dim() == 4:  # (batch, head, query, key); one plane serves all heads
+            return self.select(planes, 1) if planes.shape[1] == self.n_heads else planes
+        return self.select(planes.unflatten(0, (-1, self.n_heads)), 1).flatten(0, 1)  # (batch * head, query, key)
+
+
+def _specialise(module, **members):
+    """Give one module a subclass of its own class; a deep copy of the module keeps it."""
+    base = type(module)
+    module.__class__ = type(base.__name__, (base,), {"__module__": base.__module__, **members})
+    return base
+
+
+def share_position_bias(module, kept):
+    """Use the kept heads of a position bias that the layers pass on to each other, and pass on the whole (T5)."""
+    select = _Selection(kept)
+
+    def compute_bias(self, *args, **kwargs):
+        self.full_position_bias = base.compute_bias(self, *args, **kwargs)
+        return select(self.full_position_bias, 1)
+
+    def forward(self, *args, position_bias=None, **kwargs):
+        self.full_position_bias = position_bias
+        own = None if position_bias is None else select(position_bias, 1)
+        output, _, *rest = base.forward(self, *args, position_bias=own, **kwargs)
+        full, self.full_position_bias = self.full_position_bias, None
+        return (output, full, *rest)
+
+    base = _specialise(module, compute_bias=compute_bias, forward=forward)
+
+
+def narrow_reshapes(module, widths):
+    """Correct reshapes to the module's input width, where a forward takes it for the width of all its heads."""
+    changes = [(int(wide), narrow) for wide, narrow in widths.items()]
+
+    def forward(self, *args, **kwargs):
+        with _NarrowReshapes(changes):
+            return base.forward(self, *args, **kwargs)
+
+    base = _specialise(module, forward=forward)
+
+
+class _NarrowReshapes(TorchFunctionMode):
+    """Touches only reshapes that would fail: those whose sizes do not match the number of elements."""
+
+    def __init__(self, changes):
+        super().__init__()
+        self.changes = dict(changes)
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        if func in (torch.Tensor.reshape, torch.Tensor.view) and not kwargs and len(args) > 1:
+            shape = args[1:] if isinstance(args[1], int) else tuple(args[1])
+            if all(isinstance(size, int) for size in shape):
+                args = (args[0], *self.corrected(args[0].numel(), shape))
+        return func(*args, **(kwargs or {}))
+
+    def corrected(self, numel, shape):
+        if _fits(numel, shape):
+            return shape
+        wide = [axis for axis in reversed(range(len(shape))) if shape[axis] in self.changes]
+        for count in range(1, len(wide) + 1):
+            for axes in itertools.combinations(wide, count):
+                narrow = tuple(self.changes[size] if axis in axes else size for axis, size in enumerate(shape))
+                if _fits(numel, narrow):
+                    return narrow
+        return shape
+
+
+def _fits(numel, shape):
+    known = math.prod(size for size in shape if size != -1)
+    return known == numel if -1 not in shape else known > 0 and numel % known == 0
+
+
+def cut_multihead(module, n_heads, head_dim):
+    """Run ``nn.MultiheadAttention`` with fewer heads than its width would give."""
+    # The encoder layer's fast path reads these and would not see the cut.
+    module._qkv_same_embed_dim, module.packed = False, module._qkv_same_embed_dim
+
+    def forward(self, query, key, value, key_padding_mask=None, need_weights=True, attn_mask=None,
+                average_attn_weights=True, is_causal=False):  # fmt: skip
+        batched = query.dim() == 3
+        if not batched:
+            query, key, value = query.unsqueeze(0), key.unsqueeze(0), value.unsqueeze(0)
+        elif not self.batch_first:
+            query, key, value = query.transpose(0, 1), key.transpose(0, 1), value.transpose(0, 1)
+        heads = [x.unflatten(-1, (n_heads, head_dim)).transpose(1, 2) for x in _project(self, query, key, value)]
+        bias = _merge_masks(attn_mask, key_padding_mask, heads[0])
+        scores = heads[0] @ heads[1].transpose(-1, -2) * head_dim**-0.5
+        weights = (scores if bias is None else scores + bias).softmax(-1)
+        dropped = nn.functional.dropout(weights, self.dropout, self.training)
+        output = self.out_proj((dropped @ heads[2]).transpose(1, 2).flatten(-2))
+        if average_attn_weights:
+            weights = weights.mean(1)
+        if not batched:
+            output, weights = output.squeeze(0), weights.squeeze(0)
+        elif not self.batch_first:
+            output = output.transpose(0, 1)
+        return output, weights if need_weights else None
+
+    _specialise(module, forward=forward)
+
+
+def _project(module, query, key, value):
+    linear = nn.functional.linear
+    biases = module.in_proj_bias.chunk(3) if module.in_proj_bias is not None else (None, None, None)
+    if module.packed:
+        weights = module.in_proj_weight.chunk(3)
+    else:
+        weights = module.q_proj_weight, module.k_proj_weight, module.v_proj_weight
+    return [linear(x, w, b) for x, w, b in zip((query, key, value), weights, biases)]  # noqa: B905
+
+
+def _merge_masks(attn_mask, key_padding_mask, query):
+    total = None
+    for mask, shape in ((attn_mask, None), (key_padding_mask, (-1, 1, 1))):
+        if mask is None:
+            continue
+        if mask.dtype == torch.bool:
+            mask = torch.zeros_like(mask, dtype=query.dtype).masked_fill(mask, -math.inf)
+        if shape is not None:
+            mask = mask[:, None, None, :]
+        elif mask.dim() == 3:
+            mask = mask.unflatten(0, (query.shape[0], -1))
+            if mask.shape[1] not in (1, query.shape[1]):
+                raise ValueError("A mask with one plane a head does not fit a module whose heads were cut.")
+        total = mask if total is None else total + mask
+    return total
+
+
+BEHAVIOURS = {
+    "repeat_features": repeat_features,
+    "select_head_argument": select_head_argument,
+    "share_position_bias": share_position_bias,
+    "narrow_reshapes": narrow_reshapes,
+    "cut_multihead": cut_multihead,
+}

@@ -1,0 +1,153 @@
+"""The attention sites of a model together with their layouts: what masking, surgery and scores all start from."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from oattn_hub.adapters import Adapter, AttentionSite, find_adapter
+from oattn_hub.adapters.layout import HeadAxis, HeadLayout
+from oattn_hub.errors import InvalidInput, SurgeryError
+from oattn_hub.files import fingerprint
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+Head = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class HeadSite:
+    """One attention layer and where its heads lie. ``turn`` says which pass through a shared module it is."""
+
+    site: AttentionSite
+    layout: HeadLayout
+    turn: int = 0
+    n_turns: int = 1
+
+    @property
+    def module_name(self) -> str:
+        """The dotted name of the module, without the pass."""
+        return self.site.name.split("#")[0]
+
+    def find(self, path: str) -> Any:
+        """The module, parameter or attribute at ``path`` below the attention module, or None."""
+        found: Any = self.site.module
+        for name in path.split("."):
+            found = getattr(found, name, None)
+            if found is None:
+                return None
+        return found
+
+    @cached_property
+    def output_module(self) -> nn.Module | None:
+        """The output projection if it is called as a module; None if its weight is read as a parameter."""
+        found = self.find(self.layout.output.path)
+        return found if self.layout.output.axis == "in" else None
+
+    @cached_property
+    def output_weight(self) -> torch.Tensor:
+        """The output projection's weight as (features of all heads, model width)."""
+        import torch
+
+        found = self.find(self.layout.output.path)
+        if found is None:
+            raise SurgeryError(
+                f"{self.site.name} has no {self.layout.output.path}; its adapter does not describe this model."
+            )
+        weight = found if isinstance(found, torch.Tensor) else found.weight
+        axis = weight_axis(found, self.layout.output.axis)
+        heads_first: torch.Tensor = weight.movedim(axis, 0)
+        return heads_first.reshape(self.n_slots * (weight.shape[axis] // self.n_slots), -1)
+
+    @property
+    def n_slots(self) -> int:
+        """How many heads the output projection's input is divided into."""
+        return self.site.n_heads
+
+    def features(self, heads: Iterable[int]) -> list[int]:
+        """Positions of the heads' outputs among the output projection's input features."""
+        from oattn_hub.pruning.portable import indices
+
+        found = self.find(self.layout.output.path)
+        weight = found if not hasattr(found, "weight") else found.weight
+        axis = weight_axis(found, self.layout.output.axis)
+        return indices(self.ranges(self.layout.output, weight.shape[axis], sorted(heads), ()))  # type: ignore[no-untyped-call, no-any-return]
+
+    def ranges(self, axis: HeadAxis, size: int, kept: Sequence[int], kept_kv: Sequence[int]) -> list[tuple[int, int]]:
+        """Index ranges of the kept heads along ``axis`` of length ``size``."""
+        n_heads, n_kv_heads = self.site.n_heads, self.site.n_kv_heads
+        return axis.ranges(n_heads=n_heads, n_kv_heads=n_kv_heads, size=size, kept=kept, kept_kv=kept_kv)
+
+
+def weight_axis(owner: Any, axis: int | str) -> int:
+    """Axis number of ``"in"`` or ``"out"`` in the weight of a linear module; numbers stay as they are."""
+    if isinstance(axis, int):
+        return axis
+    transposed = hasattr(owner, "nf")  # transformers' Conv1D
+    return int((axis == "out") == transposed)
+
+
+def head_sites(model: nn.Module, adapter: Adapter | str | None = None) -> list[HeadSite]:
+    """Every attention layer of ``model`` with its layout, in model order."""
+    chosen = adapter if isinstance(adapter, Adapter) else find_adapter(model, adapter)
+    sites = chosen.sites(model)
+    turns = {id(site.module): 0 for site in sites}
+    totals = {key: sum(id(site.module) == key for site in sites) for key in turns}
+    found = []
+    for site in sites:
+        key = id(site.module)
+        found.append(HeadSite(site, layout_of(chosen, site), turns[key], totals[key]))
+        turns[key] += 1
+    return found
+
+
+def layout_of(adapter: Adapter, site: AttentionSite) -> HeadLayout:
+    """The layout that ``adapter`` gives for ``site``, or a clear refusal."""
+    layout = adapter.layout
+    if not isinstance(layout, HeadLayout) and layout is not None:
+        layout = layout.get(site.group) or layout.get(site.kind)
+    if layout is None:
+        raise SurgeryError(
+            f"Adapter {adapter.name!r} does not say where the heads of {site.name} ({type(site.module).__qualname__}) "
+            "lie in its projections. Add a HeadLayout to the adapter (see adapters/layout.py)."
+        )
+    return layout
+
+
+def all_heads(sites: Iterable[HeadSite]) -> list[Head]:
+    """(layer, head) of every head, in model order."""
+    return [(site.site.layer, head) for site in sites for head in range(site.site.n_heads)]
+
+
+def check_heads(sites: Sequence[HeadSite], heads: Iterable[Head]) -> list[Head]:
+    """The heads, sorted and without repeats, after making sure the model has them."""
+    counts = {site.site.layer: site.site.n_heads for site in sites}
+    chosen = sorted({(int(layer), int(head)) for layer, head in heads})
+    for layer, head in chosen:
+        if layer not in counts:
+            raise InvalidInput(f"There is no layer {layer}; the model has attention layers 0 to {max(counts)}.")
+        if not 0 <= head < counts[layer]:
+            raise InvalidInput(f"Layer {layer} has heads 0 to {counts[layer] - 1}; there is no head {head}.")
+    return chosen
+
+
+def heads_of(layer: int, heads: Collection[Head]) -> list[int]:
+    """The heads of one layer, sorted."""
+    return sorted(head for where, head in heads if where == layer)
+
+
+def structure_fingerprint(sites: Sequence[HeadSite]) -> str:
+    """SHA-256 of the shape of the attention layers: equal for a model and its head-less or other-headed variants."""
+    return fingerprint(
+        [[s.site.group, s.site.layer, s.site.n_heads, s.site.n_kv_heads, list(s.output_weight.shape)] for s in sites]
+    )
+
+
+def weights_fingerprint(sites: Sequence[HeadSite]) -> str:
+    """SHA-256 of the first and last output projections, which tells two models of one shape apart."""
+    ends = [site.output_weight.detach().float().cpu().numpy() for site in (sites[0], sites[-1])]
+    return fingerprint(*ends)
