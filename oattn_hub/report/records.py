@@ -86,11 +86,15 @@ class _JsonRecord:
 
 @dataclass(frozen=True)
 class ModelInfo(_JsonRecord):
-    """Which model was measured, and what ``load_model`` needs to load it again."""
+    """Which model was measured, and what ``load_model`` needs to load it again.
+
+    ``revision`` is the Hub's commit or a fingerprint of the weights. ``source`` and ``options`` go to ``load_model``;
+    ``source`` is None when a model object was measured.
+    """
 
     id: str
-    revision: str
-    source: str
+    revision: str | None
+    source: str | None
     library: str
     modality: str
     adapter: str

@@ -7,18 +7,11 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from oattn_hub.geometry.tree import PartitionTree
 from oattn_hub.report import GroupResult, ModelInfo, Provenance, Report, Settings
 from oattn_hub.report.samples import display_samples
 
 GroupMaker = Callable[..., GroupResult]
-
-
-def _dyadic_labels(n: int) -> np.ndarray:
-    rows, size = [], n
-    while size > 1:
-        rows.append(np.arange(n) // size)
-        size = (size + 1) // 2
-    return np.array([*rows, np.arange(n)], dtype=np.int32)
 
 
 def _make_group(
@@ -56,7 +49,7 @@ def _make_group(
         affinity=np.exp(-distances / np.median(distances)).astype(np.float32),
         distance_quantiles=np.sort(random.random((n_batches, 11)), axis=1),
         diffusion=points - points.mean(axis=0), diffusion_eigenvalues=np.array([0.9, 0.5, 0.2]),
-        head_labels=_dyadic_labels(total), query_labels=_dyadic_labels(tokens), key_labels=_dyadic_labels(tokens),
+        head_labels=PartitionTree.dyadic(total).labels, query_labels=PartitionTree.dyadic(tokens).labels, key_labels=PartitionTree.dyadic(tokens).labels,
         samples=samples, organised=organised, sample_low=low, sample_high=high,
     )  # fmt: skip
 

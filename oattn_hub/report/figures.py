@@ -1,0 +1,237 @@
+"""The report's figures, one function each: it draws one group on the given ``ax`` and returns it.
+
+Figure and table numbers are those of arXiv 2506.15541. Most people reach these through ``report.plot``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from oattn_hub.errors import InvalidInput
+from oattn_hub.report.dendrogram import layout
+from oattn_hub.report.group import Array, GroupResult
+from oattn_hub.report.samples import decode
+from oattn_hub.report.theme import ENTROPY_MAP, LAYER_MAP, LIGHT, MATRIX_MAP, SERIES, Theme
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_LABELLED_LEAVES = 80  # more leaf labels than this cannot be read at card width
+_COLOURINGS = ("layer", "entropy")
+
+
+def draw_heads(ax: Axes, group: GroupResult, theme: Theme = LIGHT) -> Axes:
+    """Mean entropy of every head, layers down, heads across; dots mark heads lowest in every batch."""
+    layers, rows = np.unique(group.layers, return_inverse=True)
+    grid = np.full((len(layers), int(group.heads.max()) + 1), np.nan)
+    grid[rows, group.heads] = group.entropies.mean(axis=0)
+    ax.set_facecolor(theme.missing)
+    image = ax.imshow(grid, cmap=ENTROPY_MAP, aspect="auto", interpolation="nearest")
+    lowest = group.bottom_counts == group.n_batches
+    ax.plot(group.heads[lowest], rows[lowest], "o", ms=4, mfc="white", mec="black", mew=0.8, ls="")
+    _colour_bar(ax, image, "head entropy")
+    _integer_ticks(ax.xaxis, np.arange(grid.shape[1]))
+    _integer_ticks(ax.yaxis, layers)
+    ax.set(xlabel="head", ylabel="layer", title=f"Entropy of the heads ({group.name}); ○ lowest 10 % in every batch")
+    return ax
+
+
+def draw_batches(ax: Axes, group: GroupResult, theme: Theme = LIGHT) -> Axes:
+    """Entropy of every head in every batch (Fig. 5), heads in model order, the mean on top."""
+    index = np.arange(group.n_heads)
+    ax.plot(index, group.entropies.T, ".", ms=3, color=SERIES[4], alpha=0.6, zorder=2)
+    ax.plot(index, group.entropies.mean(axis=0), lw=1.2, color=SERIES[5], zorder=3, label="mean")
+    ax.plot([], [], ".", color=SERIES[4], label=f"{group.n_batches} batches")
+    starts = np.flatnonzero(np.diff(group.layers, prepend=-1))
+    for start in starts[1:]:
+        ax.axvline(start - 0.5, color=theme.faint, lw=0.6, zorder=1)
+    keep = starts[:: max(1, len(starts) // 12)]
+    ax.set_xticks(keep, [str(layer) for layer in group.layers[keep]])
+    ax.set(xlabel="layer (heads side by side)", ylabel="head entropy", title=f"Entropies per batch ({group.name})")
+    ax.set_xlim(-0.5, group.n_heads - 0.5)
+    ax.legend(ncols=2, loc="upper right")
+    return ax
+
+
+def draw_diffusion(ax: Axes, group: GroupResult, colour: str = "layer", theme: Theme = LIGHT) -> Axes:
+    """Diffusion map of the heads (Fig. 3a, d), in 2D or, on a 3D ``ax``, in 3D; coloured by layer or by entropy."""
+    values, name, cmap = _head_colours(group, colour)
+    dimensions = 3 if ax.name == "3d" else 2
+    missing = max(0, dimensions - group.diffusion.shape[1])
+    points = np.pad(group.diffusion[:, :dimensions], ((0, 0), (0, missing)))
+    dots = ax.scatter(*points.T, c=values, cmap=cmap, s=22, edgecolors=theme.background, linewidths=0.4)
+    _colour_bar(ax, dots, name)
+    ax.set(title=f"Diffusion map of the heads ({group.name})", xlabel="coordinate 1", ylabel="coordinate 2")
+    if dimensions == 3:
+        _style_3d(ax, theme)
+    else:
+        ax.tick_params(labelbottom=False, labelleft=False, length=0)
+    return ax
+
+
+def draw_affinity(ax: Axes, group: GroupResult, theme: Theme = LIGHT) -> Axes:
+    """Affinity between heads in tree order (Fig. 3b, e): near heads side by side, folders as blocks."""
+    order = group.tree.leaf_order
+    image = ax.imshow(group.affinity[np.ix_(order, order)], cmap=ENTROPY_MAP, vmin=0, vmax=1, interpolation="nearest")
+    _colour_bar(ax, image, "affinity")
+    ax.set(title=f"Head affinity in tree order ({group.name})", xlabel="head", ylabel="head")
+    ax.tick_params(labelbottom=False, labelleft=False, length=0)
+    return ax
+
+
+def draw_tree(ax: Axes, group: GroupResult, theme: Theme = LIGHT) -> Axes:
+    """The head tree (Fig. 3c, f) over two strips: each head's layer and its entropy."""
+    from matplotlib.collections import LineCollection
+
+    tree = layout(group.head_labels, group.tree.leaf_order)
+    ax.add_collection(LineCollection(list(tree.segments()), colors=theme.text, linewidths=_line_width(group.n_heads)))
+    for row, (colour, name) in enumerate((("layer", "layer"), ("entropy", "entropy"))):
+        values, _, cmap = _head_colours(group, colour)
+        top = -0.03 - 0.075 * row
+        strip = (-0.5, group.n_heads - 0.5, top - 0.06, top)
+        ax.imshow(values[tree.order][None], cmap=cmap, aspect="auto", extent=strip, interpolation="nearest")
+        ax.text(-0.012, (top - 0.03 + 0.2) / 1.25, name, ha="right", va="center", fontsize=9, transform=ax.transAxes)
+    ax.set(xlim=(-0.5, group.n_heads - 0.5), ylim=(-0.2, 1.05), title=f"Tree of the heads ({group.name})")
+    ax.set_yticks([])
+    ax.spines[:].set_visible(False)
+    keys = group.head_keys()
+    if group.n_heads <= _LABELLED_LEAVES:
+        labels = ["{}.{}".format(*keys[item]) for item in tree.order]
+        ax.set_xticks(np.arange(group.n_heads), labels, rotation=90, fontsize=7)
+        ax.set_xlabel("layer.head")
+    else:
+        ax.set_xticks([])
+        ax.set_xlabel(f"{group.n_heads} heads in tree order")
+    return ax
+
+
+def draw_coefficients(ax: Axes, group: GroupResult, layer: int, head: int, theme: Theme = LIGHT) -> Axes:
+    """Expansion coefficients of one head (Fig. 4): the bi-Haar functions of largest support, largest first."""
+    values = np.abs(group.coefficients[head_index(group, layer, head)])
+    ax.vlines(np.arange(len(values)), 0, values, color=SERIES[0], lw=1.0)
+    ax.set_yscale("symlog", linthresh=max(float(np.quantile(values, 0.2)), 1e-6))
+    ax.set_ylim(bottom=0)
+    ax.set(xlabel="query-key function, largest support first", ylabel="|coefficient|")
+    ax.set_title(f"Expansion of layer {layer}, head {head}: sum {values.sum():.3g} over {len(values)} functions")
+    return ax
+
+
+def draw_haar_basis(ax: Axes, group: GroupResult, theme: Theme = LIGHT) -> Axes:
+    """Haar functions of the head tree (Fig. 4c, f): one column a function, heads down in tree order."""
+    from oattn_hub.geometry import haar_basis
+
+    basis = np.asarray(haar_basis(group.tree))[group.tree.leaf_order]
+    scaled = np.sign(basis) * np.sqrt(np.abs(basis))  # wide functions are small; the root shows them beside narrow ones
+    image = ax.imshow(scaled, cmap="PuOr", vmin=-1, vmax=1, aspect="auto", interpolation="nearest")
+    _colour_bar(ax, image, "value (signed square root)")
+    ax.set(xlabel="Haar function, coarse to fine", ylabel="head in tree order", title=f"Haar basis ({group.name})")
+    return ax
+
+
+def draw_attention(
+    ax: Axes, group: GroupResult, layer: int, head: int, organised: bool, kind: str, theme: Theme = LIGHT
+) -> Axes:
+    """One head's attention before or after the trees order its queries and keys (Fig. 1), reduced for display."""
+    index = head_index(group, layer, head)
+    codes = (group.organised if organised else group.samples)[index]
+    values = decode(codes, float(group.sample_low[index]), float(group.sample_high[index]), kind)
+    shown = np.sqrt(values) if kind == "probs" else values
+    ax.set_facecolor(theme.missing)
+    image = ax.imshow(shown, cmap=MATRIX_MAP, interpolation="nearest", aspect=shown.shape[1] / shown.shape[0])
+    _colour_bar(ax, image, f"√{kind}" if kind == "probs" else kind)
+    ax.set(title="After organisation" if organised else "Before", xlabel="key", ylabel="query")
+    ax.tick_params(labelbottom=False, labelleft=False, length=0)
+    return ax
+
+
+def draw_network(ax: Axes, group: GroupResult, theme: Theme = LIGHT) -> Axes:
+    """Tri-Haar coefficients of the whole network, one line a batch (Fig. 6), largest support first."""
+    values = np.abs(group.network_coefficients)
+    for batch, row in enumerate(values):
+        total = group.network_entropies[batch]
+        ax.plot(row, lw=1.1, alpha=0.85, color=SERIES[batch % len(SERIES)], label=f"batch {batch}: {total:.3g}")
+    positive = values[values > 0]
+    ax.set_yscale("symlog", linthresh=float(np.quantile(positive, 0.1)) if positive.size else 1.0)
+    ax.set_ylim(bottom=0)
+    ax.set(xlabel="tri-Haar function, largest support first", ylabel="|coefficient|")
+    ax.set_title(f"Network entropies ({group.name})")
+    ax.legend(ncols=2, loc="upper right")
+    return ax
+
+
+def draw_table(ax: Axes, group: GroupResult, rows: int = 3, theme: Theme = LIGHT) -> Axes:
+    """The heads most often in the top and bottom 10 % (Table 1)."""
+    cells = [[str(row + 1), *pair] for row, pair in enumerate(top_and_bottom(group, rows))]
+    ax.axis("off")
+    header = ["", "top (layer, head)", "batches", "bottom (layer, head)", "batches"]
+    table = ax.table(cells, colLabels=header, cellLoc="center", loc="center", colWidths=[0.08, 0.28, 0.16, 0.3, 0.16])
+    table.auto_set_font_size(False)
+    table.set_fontsize(10)
+    table.scale(1, 1.5)
+    for (row, _), cell in table.get_celld().items():
+        cell.set(facecolor="none", edgecolor=theme.faint)
+        cell.get_text().set(color=theme.text, weight="bold" if row == 0 else "normal")
+    ax.set_title(f"Most often in the top and bottom 10 % of {group.n_batches} batches ({group.name})")
+    return ax
+
+
+def top_and_bottom(group: GroupResult, rows: int = 3) -> list[tuple[str, str, str, str]]:
+    """Table 1's rows: top head, in how many batches, bottom head, in how many; ties by mean entropy."""
+    mean = group.entropies.mean(axis=0)
+    top = np.lexsort((-mean, -group.top_counts))[:rows]
+    bottom = np.lexsort((mean, -group.bottom_counts))[:rows]
+    keys = group.head_keys()
+    return [
+        (
+            str(keys[t]),
+            f"{group.top_counts[t]}/{group.n_batches}",
+            str(keys[b]),
+            f"{group.bottom_counts[b]}/{group.n_batches}",
+        )
+        for t, b in zip(top.tolist(), bottom.tolist(), strict=True)
+    ]
+
+
+def head_index(group: GroupResult, layer: int, head: int) -> int:
+    """Position of a head on the group's head axis."""
+    found = np.flatnonzero((group.layers == layer) & (group.heads == head))
+    if found.size == 0:
+        raise InvalidInput(
+            f"No head {head} in layer {layer} of group {group.name!r}; layers: {np.unique(group.layers).tolist()}."
+        )
+    return int(found[0])
+
+
+def _head_colours(group: GroupResult, colour: str) -> tuple[Array, str, str]:
+    if colour not in _COLOURINGS:
+        raise InvalidInput(f"Cannot colour heads by {colour!r}; choose one of {', '.join(_COLOURINGS)}.")
+    if colour == "layer":
+        return group.layers, "layer", LAYER_MAP
+    return group.entropies.mean(axis=0), "head entropy", ENTROPY_MAP
+
+
+def _colour_bar(ax: Axes, mappable: Any, label: str) -> None:
+    figure = ax.get_figure()
+    assert figure is not None
+    bar = figure.colorbar(mappable, ax=ax, fraction=0.046, pad=0.08 if ax.name == "3d" else 0.03)
+    bar.set_label(label)
+    bar.outline.set_visible(False)  # type: ignore[operator]
+
+
+def _integer_ticks(axis: Any, names: Array) -> None:
+    """At most about 16 ticks, at whole positions, named by ``names``."""
+    step = max(1, -(-len(names) // 16))
+    axis.set_ticks(np.arange(0, len(names), step), [str(name) for name in names[::step]])
+
+
+def _line_width(n_leaves: int) -> float:
+    return float(np.clip(90 / n_leaves, 0.3, 1.2))
+
+
+def _style_3d(ax: Any, theme: Theme) -> None:
+    ax.set_zlabel("coordinate 3")
+    for axis in (ax.xaxis, ax.yaxis, ax.zaxis):
+        axis.set_pane_color(theme.missing)
+        axis.set_ticklabels([])
