@@ -12,13 +12,19 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from oattn_hub.attention import AttentionStore as AttentionStore
+    from oattn_hub.attention import capture as capture
+    from oattn_hub.attention import load_model as load_model
     from oattn_hub.errors import OattnError as OattnError
     from oattn_hub.report import Report as Report
 
 # public name -> module that defines it
 _EXPORTS = {
+    "AttentionStore": "oattn_hub.attention",
     "OattnError": "oattn_hub.errors",
     "Report": "oattn_hub.report",
+    "capture": "oattn_hub.attention",
+    "load_model": "oattn_hub.attention",
 }
 
 __all__ = [*_EXPORTS, "__version__"]

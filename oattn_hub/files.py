@@ -35,7 +35,7 @@ def atomic_path(path: Path) -> Iterator[Path]:
     except OattnError:
         raise
     except OSError as error:
-        raise _storage_error(path, error) from error
+        raise storage_error(path, error) from error
     finally:
         with suppress(NotADirectoryError):
             draft.unlink(missing_ok=True)
@@ -115,7 +115,8 @@ def fingerprint(*parts: Any) -> str:
     return digest.hexdigest()
 
 
-def _storage_error(path: Path, error: OSError) -> StorageError:
+def storage_error(path: Path, error: OSError) -> StorageError:
+    """The sentence for a file that could not be written."""
     reason = error.strerror or str(error)
     return StorageError(
         f"Could not write {path}: {reason}. Nothing was left half-written; free space or choose another folder, "

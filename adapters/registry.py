@@ -1,0 +1,88 @@
+"""Which adapters exist, and which one serves a model."""
+
+from __future__ import annotations
+
+import warnings
+from fnmatch import fnmatchcase
+from functools import cache
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, TypeVar
+
+from oattn_hub.adapters.base import Adapter
+from oattn_hub.errors import AdapterError
+
+if TYPE_CHECKING:
+    from torch import nn
+
+ENTRY_POINT_GROUP = "oattn_hub.adapters"
+
+# Modules of the families that come with the package; importing one registers it.
+_NATIVE = ("bert", "gpt2", "llama", "t5", "bart", "vit", "timm_vit", "swin", "generic")
+
+_REGISTRY: dict[str, Adapter] = {}
+
+AdapterClass = TypeVar("AdapterClass", bound=type[Adapter])
+
+
+def register(adapter_class: AdapterClass) -> AdapterClass:
+    """Class decorator that makes an adapter known by its ``name``; a second one of that name raises."""
+    name = adapter_class.name
+    if name in _REGISTRY:
+        raise AdapterError(
+            f"There is already an adapter called {name!r} ({type(_REGISTRY[name]).__qualname__}). Choose another name."
+        )
+    _REGISTRY[name] = adapter_class()
+    return adapter_class
+
+
+def list_adapters(pattern: str = "*") -> list[str]:
+    """Names of the known adapters that match a glob, sorted."""
+    _load_all()
+    return sorted(name for name in _REGISTRY if fnmatchcase(name, pattern))
+
+
+def get_adapter(name: str) -> Adapter:
+    """The adapter of that name."""
+    _load_all()
+    if name not in _REGISTRY:
+        raise AdapterError(f"No adapter is called {name!r}. Known: {', '.join(list_adapters())}.")
+    return _REGISTRY[name]
+
+
+def find_adapter(model: nn.Module, name: str | None = None) -> Adapter:
+    """The adapter that serves ``model``: the one named, or the one that knows most of its modules.
+
+    A model no family describes falls to ``generic``; a model without attention raises.
+    """
+    adapter = get_adapter(name) if name is not None else _best_match(model)
+    if not adapter.sites(model) and not adapter.not_attention(model):
+        raise AdapterError(
+            f"Adapter {adapter.name!r} finds no attention in {type(model).__qualname__}. If the model has attention, "
+            "describe it with a subclass of oattn_hub.adapters.Adapter and @oattn_hub.adapters.register."
+        )
+    return adapter
+
+
+def _best_match(model: nn.Module) -> Adapter:
+    _load_all()
+    claims = {name: adapter.claims(model) for name, adapter in _REGISTRY.items() if name != "generic"}
+    best = max(claims, key=lambda name: claims[name])
+    return _REGISTRY[best] if claims[best] else get_adapter("generic")
+
+
+@cache
+def _load_all() -> None:
+    for module in _NATIVE:
+        import_module(f"oattn_hub.adapters.{module}")
+    for entry in entry_points(group=ENTRY_POINT_GROUP):
+        if entry.name in _REGISTRY:
+            distribution = entry.dist.name if entry.dist else "unknown"
+            warnings.warn(
+                f"Package {distribution!r} offers an adapter {entry.name!r}; oattn_hub has one, so it is ignored.",
+                stacklevel=2,
+            )
+            continue
+        loaded = entry.load()
+        if loaded.name not in _REGISTRY:  # a module that used @register has done so while loading
+            register(loaded)

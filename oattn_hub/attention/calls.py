@@ -1,0 +1,199 @@
+"""One attention call as blocks of heads, whichever way the model computed it.
+
+A block is (context, head, query, key). Blocks are made a few heads at a time, so that looking at a layer never
+needs more than a fraction of the layer's own attention.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from oattn_hub.attention.masks import MaskTrace
+
+# Blocks of this many bytes stay near the processor's cache; larger ones were slower.
+_BLOCK_BYTES = 16 << 20
+
+
+class UnexpectedShape(Exception):
+    """A softmax or product inside an attention module that is not (context, head, query, key)."""
+
+
+@dataclass
+class AttentionCall:
+    """What one attention layer computed in one forward call.
+
+    Attributes:
+        shape: (contexts, heads, queries, keys).
+        masked: Where the mask is, broadcastable to ``shape``; None is nowhere, or not asked for.
+    """
+
+    shape: tuple[int, int, int, int]
+    masked: Tensor | None
+
+    def blocks(self, kinds: tuple[str, ...]) -> Iterator[dict[str, Tensor]]:
+        """float32 blocks of each kind, a few heads at a time; masked logits are NaN."""
+        contexts, heads, queries, keys = self.shape
+        step = max(1, _BLOCK_BYTES // (4 * contexts * queries * keys))
+        for start in range(0, heads, step):
+            yield self._block(slice(start, min(start + step, heads)), kinds)
+
+    def _block(self, heads: slice, kinds: tuple[str, ...]) -> dict[str, Tensor]:
+        raise NotImplementedError
+
+    def _logits(self, scores: Tensor, heads: slice) -> Tensor:
+        if self.masked is None:
+            return scores
+        return scores.masked_fill(_of_heads(self.masked, heads), math.nan)
+
+
+@dataclass
+class SoftmaxCall(AttentionCall):
+    """Attention computed step by step: the softmax's own input and output."""
+
+    scores: Tensor | None
+    probs: Tensor
+
+    @classmethod
+    def from_softmax(
+        cls, logits: Tensor, probs: Tensor, dim: int, n_heads: int, trace: MaskTrace | None
+    ) -> SoftmaxCall:
+        """Read a call off a softmax over ``dim``; ``trace`` is needed for scores and logits."""
+        output = _four_axes(probs, dim, n_heads)
+        if trace is None:
+            return cls(tuple(output.shape), None, None, output)
+        values, masked = trace.unmask(logits)
+        masked = None if masked is None else _four_axes(masked.broadcast_to(logits.shape), dim, n_heads)
+        return cls(tuple(output.shape), masked, _four_axes(values.broadcast_to(logits.shape), dim, n_heads), output)
+
+    def _block(self, heads: slice, kinds: tuple[str, ...]) -> dict[str, Tensor]:
+        block = {}
+        if self.scores is not None:
+            scores = self.scores[:, heads].float()
+            block = {"scores": scores, "logits": self._logits(scores, heads) if "logits" in kinds else scores}
+        return {kind: self.probs[:, heads].float() if kind == "probs" else block[kind] for kind in kinds}
+
+
+@dataclass
+class DotProductCall(AttentionCall):
+    """Attention inside one fused kernel: recomputed from the kernel's inputs."""
+
+    query: Tensor
+    key: Tensor
+    scale: float
+    bias: Tensor | None  # position terms, 0 where masked and unknown
+    mask: Tensor | None  # the additive mask as the model has it: fully masked rows come out as in the model
+
+    @classmethod
+    def from_sdpa(
+        cls,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+        *,
+        n_heads: int,
+        trace: MaskTrace,
+    ) -> DotProductCall:
+        """Read a call off the arguments of ``scaled_dot_product_attention``."""
+        query, key, attn_mask = _unpack_single_query(query, key, attn_mask, n_heads)
+        lead = torch.broadcast_shapes(query.shape[:-3], key.shape[:-3])
+        q, k = (_heads_third(x.expand(*lead, *x.shape[-3:]) if x.ndim > 3 else x, n_heads) for x in (query, key))
+        shape = (q.shape[0], q.shape[1], q.shape[2], k.shape[2])
+        bias, masked, mask = _read_mask(attn_mask, is_causal, query, key, n_heads, trace)
+        scale = query.shape[-1] ** -0.5 if scale is None else scale
+        return cls(shape, masked, q, k, scale, bias, mask)
+
+    def _block(self, heads: slice, kinds: tuple[str, ...]) -> dict[str, Tensor]:
+        per_key_head = self.shape[1] // self.key.shape[1]
+        index = torch.arange(heads.start, heads.stop, device=self.key.device) // per_key_head
+        keys = self.key[:, heads] if per_key_head == 1 else self.key[:, index]
+        product = torch.matmul(self.query[:, heads].float() * self.scale, keys.float().transpose(-1, -2))
+        scores = product if self.bias is None else product + _of_heads(self.bias, heads)
+        block = {"scores": scores}
+        if "logits" in kinds:
+            block["logits"] = self._logits(scores, heads)
+        if "probs" in kinds:
+            block["probs"] = self._probs(product, scores, heads)
+        return {kind: block[kind] for kind in kinds}
+
+    def _probs(self, product: Tensor, scores: Tensor, heads: slice) -> Tensor:
+        if self.mask is not None:
+            return torch.softmax(product + _of_heads(self.mask, heads), dim=-1)
+        if self.masked is None:
+            return torch.softmax(scores, dim=-1)
+        # A row with nothing to attend to (a padding query) is 0/0; torch's kernels return zeros for it.
+        return torch.softmax(scores.masked_fill(_of_heads(self.masked, heads), -math.inf), dim=-1).nan_to_num(0.0)
+
+
+def _read_mask(
+    mask: Tensor | None, is_causal: bool, query: Tensor, key: Tensor, n_heads: int, trace: MaskTrace
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """Position terms, masked entries and the additive mask itself, each four-dimensional or None."""
+    n_queries, n_keys = query.shape[-2], key.shape[-2]
+    if is_causal:
+        causal = torch.ones(n_queries, n_keys, dtype=torch.bool, device=query.device).triu(1)
+        return None, causal[None, None], None
+    if mask is None:
+        return None, None, None
+    values, masked = trace.unmask(mask)
+    four = [
+        None if x is None else _mask_axes(x.broadcast_to(mask.shape), query.ndim, n_heads) for x in (values, masked)
+    ]
+    additive = None if mask.dtype == torch.bool else _mask_axes(mask, query.ndim, n_heads).float()
+    bias = None if mask.dtype == torch.bool or four[0] is None or not bool(four[0].any()) else four[0].float()
+    return bias, four[1], additive
+
+
+def _mask_axes(mask: Tensor, query_ndim: int, n_heads: int) -> Tensor:
+    if query_ndim == 3 and mask.ndim == 3 and mask.shape[0] > 1:
+        return mask.unflatten(0, (-1, n_heads))
+    if mask.ndim > 4:
+        return mask.flatten(0, -4)
+    return mask[(None,) * (4 - mask.ndim)]
+
+
+def _heads_third(tensor: Tensor, n_heads: int) -> Tensor:
+    """(context, head, token, width); all axes before the heads are contexts."""
+    if tensor.ndim == 3:
+        if tensor.shape[0] % n_heads:
+            raise UnexpectedShape(f"{tuple(tensor.shape)}, expected a first axis of contexts x {n_heads} heads")
+        return tensor.unflatten(0, (-1, n_heads))
+    if tensor.ndim < 3 or n_heads % tensor.shape[-3]:
+        raise UnexpectedShape(f"{tuple(tensor.shape)}, expected (context, {n_heads} heads, token, width)")
+    return tensor.reshape(-1, *tensor.shape[-3:])
+
+
+def _four_axes(tensor: Tensor, dim: int, n_heads: int) -> Tensor:
+    """(context, head, query, key) from a softmax over ``dim``."""
+    if dim % tensor.ndim == 1 and tensor.ndim == 4:  # (query, key, context, head), the original Transformer-XL
+        tensor = tensor.permute(2, 3, 0, 1)
+    elif dim % tensor.ndim != tensor.ndim - 1:
+        raise UnexpectedShape(f"{tuple(tensor.shape)} with softmax over axis {dim}")
+    four = _heads_third(tensor, n_heads)
+    if four.shape[1] != n_heads:
+        raise UnexpectedShape(f"{tuple(tensor.shape)}, expected {n_heads} heads")
+    return four
+
+
+def _unpack_single_query(query: Tensor, key: Tensor, mask: Tensor | None, n_heads: int) -> tuple[Tensor, Tensor, Any]:
+    """Undo transformers' packing of grouped queries into the query axis, done when one token is decoded."""
+    packed = query.ndim == 4 and query.shape[1] != n_heads and query.shape[1] * query.shape[2] == n_heads
+    if not packed or query.shape[1] != key.shape[1]:
+        return query, key, mask
+    if mask is not None and mask.ndim == 4 and mask.shape[1] > 1:
+        mask = mask.reshape(mask.shape[0], n_heads, 1, mask.shape[-1])
+    return query.reshape(query.shape[0], n_heads, 1, query.shape[-1]), key, mask
+
+
+def _of_heads(tensor: Tensor, heads: slice) -> Tensor:
+    return tensor if tensor.shape[1] == 1 else tensor[:, heads]

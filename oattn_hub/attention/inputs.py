@@ -1,0 +1,148 @@
+"""Calibration inputs: batches of one context each, with exact token counts and no padding."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, overload
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from oattn_hub.attention import media, texts
+from oattn_hub.attention.loading import LoadedModel
+from oattn_hub.errors import InvalidInput
+from oattn_hub.files import fingerprint
+
+Batch = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class CalibrationInputs(Sequence[Batch]):
+    """Batches of model arguments, one context each.
+
+    Attributes:
+        batches: The arguments of each forward call.
+        description: What the inputs are and where they come from.
+        tokens: Tokens per context for text; None where the model decides (images, audio, ready-made batches).
+    """
+
+    batches: tuple[Batch, ...]
+    description: str
+    tokens: int | None = None
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of all batches."""
+        parts: list[Any] = []
+        for batch in self.batches:
+            for name, value in sorted(batch.items()):
+                parts += [name, value.detach().cpu().float().numpy()]
+        return fingerprint(*parts)
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def __iter__(self) -> Iterator[Batch]:
+        return iter(self.batches)
+
+    @overload
+    def __getitem__(self, index: int) -> Batch: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Batch]: ...
+    def __getitem__(self, index: int | slice) -> Batch | Sequence[Batch]:
+        return self.batches[index]
+
+
+def calibration_inputs(
+    loaded: LoadedModel,
+    data: Any = None,
+    batches: int = 6,
+    tokens: int = 128,
+    seed: int = 0,
+    part: str | None = None,
+) -> CalibrationInputs:
+    """Inputs for ``loaded``, by its modality; with no data at all, bundled text or synthetic images and sounds.
+
+    Args:
+        loaded: What :func:`load_model` returned.
+        data: None, a text file, a list of texts, ``dataset:owner/name?split=test&column=text`` (needs ``datasets``), a
+            folder or list of images or WAV files, or a list of ready-made dicts of model arguments.
+        batches: How many contexts.
+        tokens: Tokens per context, special tokens included. Images and audio have the length the model gives them.
+        seed: Chooses the places in the text, or the synthetic images.
+        part: ``calibration`` or ``evaluation``: two halves of the data that share no token and no file. The bundled
+            text is always halved (None means ``calibration``); your own data is used whole unless you say so.
+
+    >>> import oattn_hub.attention as attention                                        # doctest: +SKIP
+    >>> inputs = attention.calibration_inputs(attention.load_model("bert-base-uncased"))  # doctest: +SKIP
+    >>> len(inputs), inputs[0]["input_ids"].shape                                      # doctest: +SKIP
+    (6, torch.Size([1, 128]))
+    """
+    if part not in (None, "calibration", "evaluation"):
+        raise InvalidInput(f"part is {part!r}; choose 'calibration', 'evaluation' or None.")
+    if batches < 1 or tokens < 1:
+        raise InvalidInput(f"batches is {batches} and tokens is {tokens}; both are counts, 1 or more.")
+    if _is_ready_made(data):
+        return _ready_made(data)
+    if loaded.modality == "tensor":
+        raise InvalidInput(
+            f"{loaded.model_id} is a plain torch module, so what it eats is not known. "
+            "Give data as a list of dicts of its forward arguments."
+        )
+    if loaded.modality == "text":
+        return _text_inputs(loaded, data, batches, tokens, seed, part)
+    if loaded.modality == "image+text":
+        return _image_text_inputs(loaded, data, batches, tokens, seed, part)
+    source = media.images if loaded.modality == "image" else media.sounds
+    items, description = source(data, batches, seed, part)
+    prepare = media.image_batch if loaded.modality == "image" else media.sound_batch
+    return CalibrationInputs(tuple(prepare(loaded, item) for item in items), description)
+
+
+def _text_inputs(
+    loaded: LoadedModel, data: Any, batches: int, tokens: int, seed: int, part: str | None
+) -> CalibrationInputs:
+    windows, description = texts.windows(loaded, data, batches, tokens, seed, part)
+    made = tuple(texts.batch(loaded, window) for window in windows)
+    return CalibrationInputs(made, description, tokens)
+
+
+def _image_text_inputs(
+    loaded: LoadedModel, data: Any, batches: int, tokens: int, seed: int, part: str | None
+) -> CalibrationInputs:
+    """Bundled text beside the images: a two-tower model has text contexts of its own length."""
+    limit = texts.longest_context(loaded)
+    tokens = tokens if limit is None else min(tokens, limit)
+    windows, text_description = texts.windows(loaded, None, batches, tokens, seed, part)
+    items, image_description = media.images(data, batches, seed, part)
+    pairs = zip(windows, items, strict=True)
+    made = tuple({**texts.batch(loaded, window), **media.image_batch(loaded, item)} for window, item in pairs)
+    return CalibrationInputs(made, f"{image_description}; {text_description}", tokens)
+
+
+def _is_ready_made(data: Any) -> bool:
+    return isinstance(data, CalibrationInputs) or (
+        isinstance(data, Sequence)
+        and not isinstance(data, str | Path)
+        and len(data) > 0
+        and isinstance(data[0], Mapping)
+    )
+
+
+def _ready_made(data: Any) -> CalibrationInputs:
+    if isinstance(data, CalibrationInputs):
+        return data
+    made = []
+    for number, batch in enumerate(data):
+        tensors = {name: _as_tensor(value) for name, value in batch.items()}
+        if not tensors or any(value.numel() == 0 for value in tensors.values()):
+            raise InvalidInput(f"Batch {number} is empty: {[tuple(x.shape) for x in tensors.values()]}. Leave it out.")
+        made.append(tensors)
+    return CalibrationInputs(tuple(made), f"{len(made)} ready-made batches")
+
+
+def _as_tensor(value: Any) -> Tensor:
+    return value if isinstance(value, Tensor) else torch.as_tensor(np.asarray(value))

@@ -1,0 +1,325 @@
+"""``load_model``: a Hub id, a folder, a timm name or a module becomes a model that is ready to run."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from oattn_hub.errors import InvalidInput, LoadError, MissingDependency, OattnError
+from oattn_hub.files import fingerprint, read_json, sha256_file
+from oattn_hub.models import find_model_class, register_models
+
+_WEIGHTS = ("*.safetensors", "*.gguf", "*.bin")
+PRUNING_KEY = "oattn_pruning"
+
+# task -> Auto class, for a checkpoint whose config names no architecture, or when another head is wanted
+TASKS = {
+    "base": "AutoModel",
+    "causal-lm": "AutoModelForCausalLM",
+    "masked-lm": "AutoModelForMaskedLM",
+    "seq2seq-lm": "AutoModelForSeq2SeqLM",
+    "text-classification": "AutoModelForSequenceClassification",
+    "image-classification": "AutoModelForImageClassification",
+    "speech-seq2seq": "AutoModelForSpeechSeq2Seq",
+}
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model in eval mode, with what is known about it.
+
+    Attributes:
+        model: The torch module.
+        processor: Tokenizer, image processor or feature extractor; None if the checkpoint has none.
+        model_id: The name it was asked for by.
+        revision: Commit on the Hub, or a fingerprint of the weights.
+        modality: ``text``, ``image``, ``audio``, ``image+text``, or ``tensor`` for a module we know nothing about.
+        library: ``transformers``, ``timm`` or ``torch``.
+        source: What to pass to :func:`load_model` to get it again; None for a module object.
+    """
+
+    model: nn.Module
+    processor: Any
+    model_id: str
+    revision: str | None
+    modality: str
+    library: str
+    source: str | None
+
+    def forward(self, batch: Mapping[str, Any]) -> Any:
+        """Run the model on one batch of inputs."""
+        if self.library == "timm":
+            return self.model(*batch.values())
+        return self.model(**batch)
+
+
+@dataclass(frozen=True)
+class _Request:
+    """Everything the user said about where and how to load."""
+
+    source: str
+    revision: str | None
+    token: str | bool | None
+    cache_dir: str | None
+    local_files_only: bool
+    trust_remote_code: bool
+    allow_pickle: bool
+    gguf_file: str | None
+    task: str | None
+
+    @property
+    def hub_options(self) -> dict[str, Any]:
+        options = {"revision": self.revision, "token": self.token, "cache_dir": self.cache_dir}
+        chosen = {name: value for name, value in options.items() if value is not None}
+        return {**chosen, "local_files_only": self.local_files_only, "trust_remote_code": self.trust_remote_code}
+
+
+def load_model(
+    spec: str | Path | nn.Module | LoadedModel,
+    revision: str | None = None,
+    token: str | bool | None = None,
+    cache_dir: str | None = None,
+    local_files_only: bool = False,
+    trust_remote_code: bool = False,
+    allow_pickle: bool = False,
+    gguf_file: str | None = None,
+    task: str | None = None,
+) -> LoadedModel:
+    """Load a model for inference; nothing is executed and nothing is unpickled unless you say so.
+
+    Args:
+        spec: A Hub id, a local folder, a timm name (``timm/…``, ``hf-hub:…`` or bare), or a module.
+        revision: Branch, tag or commit on the Hub.
+        token: Hub token; None uses the one you are logged in with.
+        cache_dir: Where downloads are kept.
+        local_files_only: Never contact the Hub (``HF_HUB_OFFLINE=1`` does the same).
+        trust_remote_code: Run code that comes with the checkpoint.
+        allow_pickle: Also load ``.bin`` weights, which are pickles.
+        gguf_file: Name of the GGUF file, if the folder has several.
+        task: Which head to load instead of the checkpoint's own: see ``TASKS``.
+
+    >>> import torch, oattn_hub.attention
+    >>> loaded = oattn_hub.attention.load_model(torch.nn.TransformerEncoderLayer(16, nhead=2))
+    >>> loaded.library, loaded.model.training
+    ('torch', False)
+    """
+    if isinstance(spec, LoadedModel):
+        return spec
+    if isinstance(spec, nn.Module):
+        return _wrap(spec)
+    if task is not None and task not in TASKS:
+        raise InvalidInput(f"task is {task!r}; choose from {', '.join(TASKS)}.")
+    source = str(spec)
+    request = _Request(
+        source, revision, token, cache_dir, local_files_only, trust_remote_code, allow_pickle, gguf_file, task
+    )
+    try:
+        return _load(request)
+    except OattnError:
+        raise
+    except ImportError as error:
+        raise MissingDependency(f"Loading {source} needs a package that is not installed: {error}") from error
+    except Exception as error:  # the Hub libraries raise a dozen unrelated classes for "it cannot be loaded"
+        raise LoadError(_explain(request, error)) from error
+
+
+def _load(request: _Request) -> LoadedModel:
+    folder = Path(request.source)
+    if folder.is_dir():
+        return _load_folder(folder, request)
+    if folder.is_file():
+        raise LoadError(f"{folder} is a file, not a folder. Give the folder that holds config.json and the weights.")
+    if request.source.startswith(("timm/", "hf-hub:", "hf_hub:")) or _is_timm_name(request.source):
+        return _load_timm(request)
+    if _looks_like_path(request.source):
+        raise LoadError(f"{request.source} does not exist. Give a folder, a Hub id (owner/name) or a timm name.")
+    return _load_transformers(request)
+
+
+def _load_folder(folder: Path, request: _Request) -> LoadedModel:
+    gguf_files = sorted(path.name for path in folder.glob("*.gguf"))
+    if request.gguf_file is None and gguf_files and not any(folder.glob("*.safetensors")):
+        if len(gguf_files) > 1:
+            raise LoadError(f"{folder} has {len(gguf_files)} GGUF files. Choose one with gguf_file: {gguf_files}.")
+        return _load_transformers(_with(request, gguf_file=gguf_files[0]))
+    if not (folder / "config.json").is_file() and request.gguf_file is None:
+        raise LoadError(f"{folder} has no config.json, so it is not a model. Give a folder made by save_pretrained.")
+    config = read_json(folder / "config.json") if request.gguf_file is None else {}
+    if PRUNING_KEY in config:
+        return _load_pruned(folder)
+    if "architecture" in config and "model_type" not in config:
+        return _load_timm(_with(request, source=f"local-dir:{folder}"))
+    return _load_transformers(request)
+
+
+def _load_pruned(folder: Path) -> LoadedModel:
+    from oattn_hub.pruning import load_pruned
+
+    loaded: Any = load_pruned(folder)
+    model = loaded if isinstance(loaded, nn.Module) else loaded.model
+    library = _library(model)
+    processor = _processor(_modality(model, library), str(folder), {}) if library == "transformers" else None
+    return _describe(model, processor, _short_name(str(folder)), _content_fingerprint(folder), str(folder))
+
+
+def _load_transformers(request: _Request) -> LoadedModel:
+    import transformers
+
+    register_models()
+    options = request.hub_options
+    if request.gguf_file is not None:
+        options["gguf_file"] = request.gguf_file
+    config = transformers.AutoConfig.from_pretrained(request.source, **options)
+    if getattr(config, PRUNING_KEY, None) is not None:
+        raise LoadError(
+            f"{request.source} is a pruned checkpoint of oattn_hub. Load it with oattn_hub.from_pretrained."
+        )
+    with _quiet():
+        model = _model_class(config, request).from_pretrained(
+            request.source, use_safetensors=None if request.allow_pickle or request.gguf_file else True, **options
+        )
+    folder = Path(request.source)
+    revision = _content_fingerprint(folder) if folder.is_dir() else getattr(config, "_commit_hash", None)
+    processor = _processor(_modality(model, "transformers"), request.source, options)
+    return _describe(model, processor, _short_name(request.source), revision or request.revision, request.source)
+
+
+def _model_class(config: Any, request: _Request) -> Any:
+    """The class that made the checkpoint, so that no weight is dropped and none is made up."""
+    import transformers
+
+    if request.task is not None:
+        return getattr(transformers, TASKS[request.task])
+    if request.gguf_file is not None:  # GGUF files hold decoders
+        return transformers.AutoModelForCausalLM
+    named = (config.architectures or [""])[0]
+    return getattr(transformers, named, None) or find_model_class(named) or transformers.AutoModel
+
+
+def _load_timm(request: _Request) -> LoadedModel:
+    import timm
+
+    name = f"hf-hub:{request.source}" if request.source.startswith("timm/") else request.source
+    if request.revision is not None and "@" not in name:
+        name = f"{name}@{request.revision}"
+    model = timm.create_model(name, pretrained=True, cache_dir=request.cache_dir)
+    source = request.source.removeprefix("local-dir:")
+    folder = Path(source)
+    revision = _content_fingerprint(folder) if folder.is_dir() else _weights_fingerprint(model)
+    return _describe(model, None, _short_name(source), revision, source)
+
+
+def _wrap(module: nn.Module) -> LoadedModel:
+    config = getattr(module, "config", None)
+    model_id = getattr(config, "_name_or_path", None) or type(module).__qualname__
+    return _describe(module, None, model_id, _weights_fingerprint(module), None)
+
+
+def _describe(model: nn.Module, processor: Any, model_id: str, revision: str | None, source: str | None) -> LoadedModel:
+    library = _library(model)
+    return LoadedModel(model.eval(), processor, model_id, revision, _modality(model, library), library, source)
+
+
+def _library(model: nn.Module) -> str:
+    origin = type(model).__module__.split(".")[0]
+    if hasattr(model, "pretrained_cfg") or origin == "timm":
+        return "timm"
+    return "transformers" if hasattr(model, "main_input_name") and hasattr(model, "config") else "torch"
+
+
+def _modality(model: nn.Module, library: str) -> str:
+    if library == "timm":
+        return "image"
+    if library == "torch":
+        return "tensor"
+    names = set(inspect.signature(model.forward).parameters)
+    if {"pixel_values", "input_ids"} <= names:
+        return "image+text"
+    if "pixel_values" in names:
+        return "image"
+    return "audio" if names & {"input_features", "input_values"} else "text"
+
+
+def _processor(modality: str, source: str, options: Mapping[str, Any]) -> Any:
+    import transformers
+
+    classes = {
+        "text": transformers.AutoTokenizer,
+        "image": transformers.AutoImageProcessor,
+        "audio": transformers.AutoFeatureExtractor,
+        "image+text": transformers.AutoProcessor,
+    }
+    try:
+        return classes[modality].from_pretrained(source, **options)
+    except (OSError, ValueError, TypeError, KeyError, ImportError):
+        return None  # a bare checkpoint; calibration_inputs says what it needs when it needs it
+
+
+def _short_name(source: str) -> str:
+    """A Hub id as it is, a folder by its last two names: reports are published, home directories are not."""
+    folder = Path(source)
+    return "/".join(folder.resolve().parts[-2:]) if folder.is_dir() else source
+
+
+def _content_fingerprint(folder: Path) -> str:
+    files = [path for pattern in (*_WEIGHTS, "config.json") for path in sorted(folder.glob(pattern))]
+    return fingerprint([[path.name, sha256_file(path)] for path in files])
+
+
+def _weights_fingerprint(model: nn.Module) -> str:
+    """SHA-256 of the weights of a module that came without a name."""
+    parts: list[Any] = [type(model).__qualname__]
+    for name, value in model.state_dict().items():
+        parts += [name, value.detach().cpu().float().numpy()]
+    return fingerprint(*parts)
+
+
+def _is_timm_name(source: str) -> bool:
+    if "/" in source or Path(source).exists():
+        return False
+    import timm
+
+    return bool(timm.is_model(source.split(".")[0]))
+
+
+def _looks_like_path(source: str) -> bool:
+    return source.startswith((".", "/", "~")) or source.count("/") > 1
+
+
+def _with(request: _Request, **changes: Any) -> _Request:
+    return _Request(**{**request.__dict__, **changes})
+
+
+def _explain(request: _Request, error: Exception) -> str:
+    reason = " ".join(str(error).split())
+    source = request.source
+    if not request.allow_pickle and "safetensors" in reason:
+        return f"{source} has no safetensors weights, only pickles. Convert it, or pass allow_pickle=True (--allow-pickle)."
+    if "trust_remote_code" in reason:
+        return (
+            f"{source} needs code of its own. Read that code, then pass trust_remote_code=True (--trust-remote-code)."
+        )
+    return (
+        f"{source} cannot be loaded: {reason[:300]} Give a Hub id (owner/name), a folder made by save_pretrained, or a "
+        "timm name; offline, it must be in the cache."
+    )
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """No bar while weights load: the caller shows progress, if anyone watches."""
+    from transformers.utils import logging
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()

@@ -1,0 +1,162 @@
+"""Image and sound contexts: files, or synthetic ones that need no data."""
+
+from __future__ import annotations
+
+import wave
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image, UnidentifiedImageError
+from torch import Tensor
+
+from oattn_hub.attention.loading import LoadedModel
+from oattn_hub.errors import InvalidInput, LoadError
+
+_IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm")
+_SYNTHETIC_SIZE = 256
+_SAMPLING_RATE = 16_000
+
+
+def images(data: Any, batches: int, seed: int, part: str | None) -> tuple[list[Image.Image], str]:
+    """``batches`` RGB images, and where they come from."""
+    if data is None:
+        first = 1_000_000 if part == "evaluation" else 0
+        made = [synthetic_image(seed, first + number) for number in range(batches)]
+        return made, f"{batches} synthetic images (coloured gratings and discs, seed {seed}): no photographs were given"
+    if isinstance(data, Sequence) and data and all(isinstance(item, Image.Image) for item in data):
+        chosen = _choose(list(data), batches, seed, part, "images")
+        return [image.convert("RGB") for image in chosen], f"{batches} of {len(data)} images, seed {seed}"
+    files = _files(data, _IMAGE_SUFFIXES, "image")
+    chosen = _choose(files, batches, seed, part, "images")
+    return [_open_image(path) for path in chosen], f"{batches} of {len(files)} image files, seed {seed}"
+
+
+def sounds(data: Any, batches: int, seed: int, part: str | None) -> tuple[list[NDArray[np.float32]], str]:
+    """``batches`` mono sounds at 16 kHz, and where they come from."""
+    if data is None:
+        first = 1_000_000 if part == "evaluation" else 0
+        made = [synthetic_sound(seed, first + number) for number in range(batches)]
+        return made, f"{batches} synthetic sounds (chirps, seed {seed}): no recordings were given"
+    files = _files(data, (".wav",), "WAV")
+    chosen = _choose(files, batches, seed, part, "sounds")
+    return [_open_wav(path) for path in chosen], f"{batches} of {len(files)} WAV files, seed {seed}"
+
+
+def image_batch(loaded: LoadedModel, image: Image.Image) -> dict[str, Tensor]:
+    """The model arguments of one image, prepared as the model was trained."""
+    if loaded.library == "timm":
+        from timm.data import create_transform, resolve_data_config
+
+        transform = create_transform(**resolve_data_config({}, model=loaded.model))
+        return {"x": transform(image).unsqueeze(0)}
+    processor = getattr(loaded.processor, "image_processor", loaded.processor)
+    if processor is not None:
+        return {"pixel_values": processor(images=image, return_tensors="pt")["pixel_values"]}
+    return {"pixel_values": _plain_pixels(loaded, image)}
+
+
+def sound_batch(loaded: LoadedModel, sound: NDArray[np.float32]) -> dict[str, Tensor]:
+    """The model arguments of one sound; a decoder gets its start token and nothing else."""
+    extractor = getattr(loaded.processor, "feature_extractor", loaded.processor)
+    if extractor is None:
+        raise InvalidInput(f"{loaded.model_id} came without a feature extractor. Give data as a list of dicts.")
+    batch: dict[str, Tensor] = dict(extractor(sound, sampling_rate=_SAMPLING_RATE, return_tensors="pt"))
+    config: Any = loaded.model.config
+    if getattr(config, "is_encoder_decoder", False):
+        batch["decoder_input_ids"] = torch.tensor([[config.decoder_start_token_id]])
+    return batch
+
+
+def synthetic_image(seed: int, number: int) -> Image.Image:
+    """An image of three coloured gratings and three discs, the same on every machine.
+
+    >>> synthetic_image(0, 0).size
+    (256, 256)
+    """
+    rng = np.random.default_rng([seed, number])
+    y, x = np.mgrid[0 : 1 : _SYNTHETIC_SIZE * 1j, 0 : 1 : _SYNTHETIC_SIZE * 1j]
+    canvas = np.zeros((_SYNTHETIC_SIZE, _SYNTHETIC_SIZE, 3))
+    for _ in range(3):
+        angle, frequency, phase = rng.uniform(0, np.pi), rng.uniform(2, 24), rng.uniform(0, 2 * np.pi)
+        wave_front = np.sin(2 * np.pi * frequency * (x * np.cos(angle) + y * np.sin(angle)) + phase)
+        canvas += (0.5 + 0.5 * wave_front)[..., None] * rng.uniform(0, 1, 3) / 3
+    for _ in range(3):
+        centre, radius = rng.uniform(0.15, 0.85, 2), rng.uniform(0.05, 0.25)
+        canvas[(x - centre[0]) ** 2 + (y - centre[1]) ** 2 < radius**2] = rng.uniform(0, 1, 3)
+    return Image.fromarray((255 * canvas).round().astype(np.uint8))
+
+
+def synthetic_sound(seed: int, number: int, seconds: float = 5.0) -> NDArray[np.float32]:
+    """Four chirps of random pitch, one after another."""
+    rng = np.random.default_rng([seed, number])
+    time = np.arange(int(seconds / 4 * _SAMPLING_RATE)) / _SAMPLING_RATE
+    chirps = []
+    for _ in range(4):
+        start, end = rng.uniform(80, 2000, 2)
+        chirps.append(0.5 * np.sin(2 * np.pi * (start * time + (end - start) * time**2 / (2 * time[-1]))))
+    return np.concatenate(chirps).astype(np.float32)
+
+
+def _plain_pixels(loaded: LoadedModel, image: Image.Image) -> Tensor:
+    """Pixels in [-1, 1] at the size the config names, for a checkpoint that came without its processor."""
+    config: Any = loaded.model.config
+    config = getattr(config, "vision_config", None) or config
+    size = getattr(config, "image_size", 224)
+    height, width = size if isinstance(size, Sequence) else (size, size)
+    pixels = torch.from_numpy(np.asarray(image.resize((width, height)), dtype=np.float32)) / 127.5 - 1.0
+    channels = getattr(config, "num_channels", 3)
+    return pixels.permute(2, 0, 1)[:channels].unsqueeze(0).contiguous()
+
+
+def _files(data: Any, suffixes: tuple[str, ...], what: str) -> list[Path]:
+    if isinstance(data, str | Path):
+        folder = Path(data)
+        if not folder.exists():
+            raise LoadError(f"{folder} does not exist. Give a folder of {what} files, or a list of them.")
+        found = (
+            sorted(path for path in folder.rglob("*") if path.suffix.lower() in suffixes)
+            if folder.is_dir()
+            else [folder]
+        )
+    elif isinstance(data, Sequence):
+        found = [Path(item) for item in data]
+    else:
+        raise InvalidInput(f"data is {type(data).__name__}; give a folder of {what} files, or a list of them.")
+    if not found:
+        raise LoadError(f"{data} holds no {what} file ({', '.join(suffixes)}).")
+    return found
+
+
+def _choose(items: list[Any], batches: int, seed: int, part: str | None, what: str) -> list[Any]:
+    order = np.random.default_rng(seed).permutation(len(items))
+    middle = (len(items) + 1) // 2
+    chosen = {"calibration": order[:middle], "evaluation": order[middle:], None: order}[part]
+    if len(chosen) < batches:
+        raise InvalidInput(f"There are {len(chosen)} {what}; {batches} batches need {batches}. Ask for fewer batches.")
+    return [items[index] for index in chosen[:batches]]
+
+
+def _open_image(path: Path) -> Image.Image:
+    try:
+        with Image.open(path) as image:
+            return image.convert("RGB")
+    except (UnidentifiedImageError, OSError, SyntaxError, ValueError) as error:
+        raise LoadError(f"{path} is not a readable image ({error}). Remove or replace it.") from error
+
+
+def _open_wav(path: Path) -> NDArray[np.float32]:
+    try:
+        with wave.open(str(path), "rb") as stream:
+            width, channels, rate = stream.getsampwidth(), stream.getnchannels(), stream.getframerate()
+            raw = stream.readframes(stream.getnframes())
+    except (wave.Error, EOFError, OSError) as error:
+        raise LoadError(f"{path} is not a readable WAV file ({error}). Give 16-bit PCM.") from error
+    if width != 2 or not raw:
+        raise LoadError(f"{path} has {8 * width}-bit samples and {len(raw)} bytes. Give 16-bit PCM.")
+    sound = np.frombuffer(raw, dtype="<i2").reshape(-1, channels).mean(axis=1) / 32768.0
+    positions = np.arange(0, len(sound), rate / _SAMPLING_RATE)
+    return np.interp(positions, np.arange(len(sound)), sound).astype(np.float32)

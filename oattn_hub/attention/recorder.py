@@ -1,0 +1,331 @@
+"""``capture``: run a model inside the block, and its attention is in the store."""
+
+from __future__ import annotations
+
+import inspect
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from oattn_hub.adapters import Adapter, AttentionSite, find_adapter
+from oattn_hub.attention.calls import AttentionCall
+from oattn_hub.attention.contexts import mean_over_contexts, pool_tokens, real_tokens
+from oattn_hub.attention.store import DTYPES, KINDS, AttentionStore, StoreInfo
+from oattn_hub.attention.tap import Tap
+from oattn_hub.attention.writer import BatchWriter, StoreWriter
+from oattn_hub.errors import CaptureError, InvalidInput
+from oattn_hub.files import fingerprint
+from oattn_hub.progress import Progress, silent
+
+if TYPE_CHECKING:
+    from oattn_hub.attention.inputs import CalibrationInputs
+    from oattn_hub.attention.loading import LoadedModel
+
+
+@contextmanager
+def capture(
+    model: nn.Module | LoadedModel,
+    kinds: Sequence[str] = ("probs",),
+    store: str | Path | None = None,
+    *,
+    adapter: str | Adapter | None = None,
+    dtype: str = "float32",
+    pool: int = 1,
+    resume: bool = False,
+    allow_partial: bool = False,
+    fingerprint: str | None = None,
+    description: str = "",
+) -> Iterator[AttentionStore]:
+    """Write the attention of every forward call of ``model`` inside the block to a store; each call is one batch.
+
+    The model's output is the same, bit for bit, as without. Its hooks are gone when the block ends, whatever ends it.
+
+    Args:
+        model: A torch module, or what :func:`load_model` returned.
+        kinds: Any of ``scores`` (before the mask), ``logits`` (after it, masked entries NaN), ``probs``.
+        store: Folder to write; None is a temporary one that lives as long as the store object.
+        adapter: Name of an adapter, an adapter, or None to find it from the model.
+        dtype: ``float32`` or ``float16``.
+        pool: Merge this many consecutive tokens into one (see ``pool_tokens``).
+        resume: Add to a store that is already there and was captured in the same way.
+        allow_partial: Accept that some layers of a group run and others do not (layer drop); they are named in
+            ``store.not_run``. Otherwise that raises.
+        fingerprint: SHA-256 of the inputs, if known beforehand; else it is taken from the batches.
+        description: What the inputs are, for the record.
+
+    >>> import torch, oattn_hub as oh
+    >>> encoder = torch.nn.TransformerEncoderLayer(16, nhead=2, batch_first=True).eval()
+    >>> with oh.capture(encoder) as store:
+    ...     _ = encoder(torch.zeros(1, 5, 16))
+    >>> store.tensor(batch=0).shape
+    (5, 5, 2)
+    """
+    module = model if isinstance(model, nn.Module) else model.model
+    chosen = adapter if isinstance(adapter, Adapter) else find_adapter(module, adapter)
+    info = StoreInfo(
+        adapter=chosen.name,
+        kinds=_checked_kinds(kinds),
+        model_id=_identity(model, "model_id")
+        or getattr(getattr(module, "config", None), "_name_or_path", None)
+        or None,
+        revision=_identity(model, "revision"),
+        dtype=_checked_choice("dtype", dtype, tuple(DTYPES)),
+        pool=_checked_pool(pool),
+        skipped=chosen.not_attention(module),
+        fingerprint=fingerprint,
+        description=description,
+        versions=_versions(),
+    )
+    folder, keep = _folder(store)
+    writer = StoreWriter(folder, info, resume)
+    writer.store._keep_alive = keep
+    recorder = _Recorder(module, chosen, writer, allow_partial)
+    try:
+        recorder.attach()
+        yield writer.store
+    finally:
+        recorder.detach()
+
+
+def capture_inputs(
+    loaded: LoadedModel,
+    inputs: CalibrationInputs,
+    store: str | Path | None = None,
+    kinds: Sequence[str] = ("probs",),
+    *,
+    progress: Progress = silent,
+    **options: Any,
+) -> AttentionStore:
+    """Run ``loaded`` on every batch of ``inputs`` and return the store; batches already in it are not run again.
+
+    A run that was cut short goes on where it stopped when the same call is made again with ``resume=True``.
+    """
+    origin = {"fingerprint": inputs.fingerprint, "description": inputs.description}
+    with capture(loaded, kinds, store, **origin, **options) as written, torch.inference_mode():
+        progress("capture", written.n_batches, len(inputs))
+        for batch in list(inputs)[written.n_batches :]:
+            loaded.forward(batch)
+            progress("capture", written.n_batches, len(inputs))
+    return written
+
+
+class _Recorder:
+    """Hooks on the model and its attention modules, and what they do."""
+
+    def __init__(self, model: nn.Module, adapter: Adapter, writer: StoreWriter, allow_partial: bool) -> None:
+        self._model = model
+        self._adapter = adapter
+        self._writer = writer
+        self._info = writer.store.info
+        self._allow_partial = allow_partial
+        self._sites = adapter.sites(model)
+        if not self._sites:
+            raise CaptureError(
+                f"{type(model).__qualname__} has no attention between tokens that adapter {adapter.name!r} knows: "
+                + "; ".join(f"{name} is {reason}" for name, reason in adapter.not_attention(model).items())
+                + ". There is nothing to capture."
+            )
+        self._handles: list[Any] = []
+        self._tap = Tap(self._emit, adapter.masked_below, needs_scores=self._info.kinds != ("probs",))
+        self._batch: BatchWriter | None = None
+        self._tap_is_on = False
+        self._entered: dict[str, int] = {}  # site name -> attention calls seen
+        self._inputs: Mapping[str, Any] = {}
+
+    def attach(self) -> None:
+        """Register all hooks."""
+        if hasattr(self._model, "_orig_mod"):
+            raise CaptureError("A compiled model's attention cannot be seen. Capture the module that was compiled.")
+        model_hooks = self._model
+        self._handles.append(model_hooks.register_forward_pre_hook(self._begin, with_kwargs=True, prepend=True))
+        by_module: dict[nn.Module, list[AttentionSite]] = {}
+        for site in self._sites:
+            by_module.setdefault(site.module, []).append(site)
+        for module, sites in by_module.items():
+            self._attach_module(module, sites)
+        self._handles.append(model_hooks.register_forward_hook(self._finish))
+        self._handles.append(model_hooks.register_forward_hook(self._tap_off, always_call=True))
+
+    def detach(self) -> None:
+        """Remove all hooks, and whatever a failed call left."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        self._tap_off()
+        self._discard()
+
+    def _attach_module(self, module: nn.Module, sites: list[AttentionSite]) -> None:
+        def enter(*_: Any) -> None:
+            self._enter(sites)
+
+        def leave(*_: Any) -> None:
+            self._tap.leave_site()
+
+        self._handles.append(module.register_forward_pre_hook(enter, prepend=True))
+        self._handles.append(module.register_forward_hook(leave, always_call=True))
+
+    # The life of a batch ----------------------------------------------------------------------------------------------
+
+    def _begin(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._discard()
+        self._inputs = _named_inputs(module, args, kwargs)
+        self._entered = {}
+        self._batch = self._writer.begin_batch()
+        self._tap.__enter__()
+        self._tap_is_on = True
+
+    def _enter(self, sites: list[AttentionSite]) -> None:
+        if self._batch is None:
+            raise CaptureError(
+                f"{sites[0].name} ran outside a forward call of the captured {type(self._model).__qualname__}. "
+                "Call the model itself, or capture the part that is called."
+            )
+        site = next((site for site in sites if site.name not in self._entered), None)
+        if site is None:
+            raise CaptureError(
+                f"{sites[0].name} ran more than {len(sites)} times in one forward call, so its layers cannot be told "
+                "apart. Override `passes` in an adapter of your own to say how many layers it serves."
+            )
+        self._entered[site.name] = 0
+        self._tap.enter_site(site)
+
+    def _emit(self, site: AttentionSite, call: AttentionCall) -> None:
+        assert self._batch is not None
+        self._entered[site.name] += 1
+        group = self._group(site, self._entered[site.name])
+        real = real_tokens(site.group, call.shape, call.masked, self._inputs)
+        announced = False
+        for block in call.blocks(self._info.kinds):
+            for kind, values in block.items():
+                pooled = pool_tokens(mean_over_contexts(values, kind, real), kind, self._info.pool)
+                if not announced:
+                    self._batch.add_layer(group, *pooled.shape[1:], site.layer, site.name, call.shape[1])
+                    announced = True
+                self._batch.add_heads(group, kind, pooled.cpu().numpy())
+        if not announced:
+            raise CaptureError(f"{site.name} attended over an empty batch {call.shape}. Give every call a context.")
+
+    def _finish(self, *_: Any) -> None:
+        assert self._batch is not None
+        self._check_complete()
+        batch, self._batch = self._batch, None
+        try:
+            not_run = [site.name for site in self._sites if site.name not in self._entered]
+            self._writer.finish_batch(batch, _fingerprint_inputs(self._inputs), not_run)
+        except BaseException:
+            batch.discard()
+            raise
+
+    def _tap_off(self, *_: Any) -> None:
+        if self._tap_is_on:
+            self._tap_is_on = False
+            self._tap.leave_site()
+            self._tap.__exit__(None, None, None)
+
+    def _discard(self) -> None:
+        if self._batch is not None:
+            self._batch.discard()
+            self._batch = None
+
+    # Never silent -----------------------------------------------------------------------------------------------------
+
+    def _group(self, site: AttentionSite, call_number: int) -> str:
+        """The group of a layer's n-th attention call; further calls are streams that the adapter names."""
+        names = (site.group, *self._adapter.streams)
+        if call_number > len(names):
+            raise CaptureError(
+                f"{site.name} computed attention {call_number} times in one pass; adapter {self._adapter.name!r} "
+                f"expects {len(names)}. Name the streams in an adapter of your own (`streams`)."
+            )
+        return names[call_number - 1]
+
+    def _check_complete(self) -> None:
+        blind = [name for name, calls in self._entered.items() if calls == 0]
+        if blind:
+            seen = f" It computed {'; '.join(self._tap.unrecognised)}." if self._tap.unrecognised else ""
+            raise CaptureError(
+                f"{len(blind)} of {len(self._entered)} attention modules ran but showed no attention, first {blind[0]}.{seen} "
+                'A flash or compiled kernel hides it: load the model with attn_implementation="sdpa" or "eager", '
+                "or name another adapter."
+            )
+        if self._tap.outside:
+            raise CaptureError(
+                f"{len(self._tap.outside)} attention calls ({self._tap.outside[0]}) were made outside the modules that "
+                f"adapter {self._adapter.name!r} knows. Try adapter='generic', or describe the model in an adapter."
+            )
+        self._check_partial()
+
+    def _check_partial(self) -> None:
+        if not self._entered:
+            raise CaptureError(
+                f"None of the {len(self._sites)} attention modules ran in this forward call, first "
+                f"{self._sites[0].name}. Were they bypassed by a fused path, or is another part of the model used?"
+            )
+        ran = {site.group for site in self._sites if site.name in self._entered}
+        missing = [site.name for site in self._sites if site.group in ran and site.name not in self._entered]
+        if missing and not self._allow_partial:
+            raise CaptureError(
+                f"Only {len(self._entered)} of {len(self._sites)} attention layers ran; missing {', '.join(missing[:3])}"
+                f"{'…' if len(missing) > 3 else ''}. Put the model in eval mode, or pass allow_partial=True."
+            )
+
+
+def _named_inputs(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    try:
+        return dict(inspect.signature(module.forward).bind_partial(*args, **kwargs).arguments) | kwargs
+    except (TypeError, ValueError):  # a forward that hides its signature; names are then of no use to us
+        return {**{str(i): value for i, value in enumerate(args)}, **kwargs}
+
+
+def _fingerprint_inputs(inputs: Mapping[str, Any]) -> str:
+    tensors = {name: value for name, value in inputs.items() if isinstance(value, Tensor) and not value.is_nested}
+    parts: list[Any] = []
+    for name, value in sorted(tensors.items()):
+        parts += [name, value.detach().cpu().float().numpy()]
+    return fingerprint(*parts)
+
+
+def _identity(model: Any, name: str) -> str | None:
+    return None if isinstance(model, nn.Module) else getattr(model, name)
+
+
+def _folder(store: str | Path | None) -> tuple[Path, Any]:
+    if store is not None:
+        return Path(store), None
+    temporary = tempfile.TemporaryDirectory(prefix="oattn-")
+    return Path(temporary.name), temporary
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for package in ("oattn_hub", "torch", "transformers", "timm", "numpy"):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def _checked_kinds(kinds: Iterable[str]) -> tuple[str, ...]:
+    chosen = (kinds,) if isinstance(kinds, str) else tuple(dict.fromkeys(kinds))
+    if not chosen:
+        raise InvalidInput(f"No kind of attention was asked for; choose from {', '.join(KINDS)}.")
+    return tuple(_checked_choice("kind", kind, KINDS) for kind in chosen)
+
+
+def _checked_choice(what: str, value: str, choices: tuple[str, ...]) -> str:
+    if value not in choices:
+        raise InvalidInput(f"{what} is {value!r}; choose from {', '.join(choices)}.")
+    return value
+
+
+def _checked_pool(pool: int) -> int:
+    if pool < 1:
+        raise InvalidInput(f"pool is {pool}; it is a number of tokens, 1 or more.")
+    return pool

@@ -1,0 +1,206 @@
+"""Captured attention on disk: one 3-tensor per batch, kind and group of layers.
+
+A store is a folder with ``index.json`` and one safetensors file per tensor. In a file the head axis comes first, because
+layers arrive one after the other; :meth:`AttentionStore.tensor` turns the memory map to ``X[query, key, head]``
+without copying. Only batches named in the index count, and the index is written last: a run that dies leaves a store
+that opens and holds every batch that was finished.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from oattn_hub.errors import FormatError, InvalidInput, LoadError
+from oattn_hub.files import fingerprint, read_json
+
+INDEX_NAME = "index.json"
+FORMAT_NAME = "oattn_hub.attention"
+SCHEMA = 1
+KINDS = ("scores", "logits", "probs")
+DTYPES = {"float32": "F32", "float16": "F16"}
+
+
+@dataclass(frozen=True)
+class HeadRecord:
+    """One head, in the order of the tensor's head axis."""
+
+    layer: int
+    layer_name: str
+    head: int
+
+
+@dataclass(frozen=True)
+class StoreInfo:
+    """What was captured, from what, and how.
+
+    Attributes:
+        adapter: Name of the adapter that described the model.
+        kinds: Which of ``scores``, ``logits``, ``probs`` the store holds.
+        model_id: The model's name, if it was loaded by one.
+        revision: Commit or content fingerprint of the weights.
+        dtype: ``float32`` or ``float16``.
+        pool: How many consecutive tokens were averaged into one; 1 is none.
+        skipped: Modules left out on purpose, and why (channel attention is not attention between tokens).
+        fingerprint: SHA-256 of the inputs.
+        description: What the inputs were and where they came from.
+        versions: Versions of the libraries that ran the model.
+    """
+
+    adapter: str
+    kinds: tuple[str, ...]
+    model_id: str | None = None
+    revision: str | None = None
+    dtype: str = "float32"
+    pool: int = 1
+    skipped: dict[str, str] = field(default_factory=dict)
+    fingerprint: str | None = None
+    description: str = ""
+    versions: dict[str, str] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values for ``index.json``."""
+        return {**asdict(self), "kinds": list(self.kinds)}
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> StoreInfo:
+        """The inverse of :meth:`to_json`."""
+        return cls(**{**value, "kinds": tuple(value["kinds"])})
+
+
+class AttentionStore:
+    """A folder of captured attention, read batch by batch.
+
+    >>> store = AttentionStore.open("captured")                         # doctest: +SKIP
+    >>> X = store.tensor(batch=0, kind="probs")                         # doctest: +SKIP
+    >>> X.shape, store.heads()[0]                                       # doctest: +SKIP
+    ((128, 128, 72), HeadRecord(layer=0, layer_name='encoder.layer.0.attention', head=0))
+    """
+
+    def __init__(self, folder: Path, index: dict[str, Any]) -> None:
+        self.folder = folder
+        self._index = index
+        self._keep_alive: Any = None  # a temporary folder that lives as long as the store
+
+    @classmethod
+    def open(cls, folder: str | Path) -> AttentionStore:
+        """Open a store, or say what is missing or damaged."""
+        path = Path(folder)
+        if not (path / INDEX_NAME).is_file():
+            raise LoadError(f"{path} is not an attention store: it has no {INDEX_NAME}. Make one with oattn capture.")
+        index = read_json(path / INDEX_NAME)
+        if not isinstance(index, dict) or index.get("format") != FORMAT_NAME:
+            raise FormatError(f"{path / INDEX_NAME} is not the index of an attention store. Choose another folder.")
+        if index.get("schema") != SCHEMA:
+            raise FormatError(f"{path} has schema {index.get('schema')}, this version reads {SCHEMA}. Capture again.")
+        return cls(path, index)
+
+    @property
+    def info(self) -> StoreInfo:
+        """What was captured, from what, and how."""
+        return StoreInfo.from_json({**self._index["info"], "fingerprint": self.fingerprint})
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of the inputs: the one declared, or else that of the batches seen."""
+        declared = self._index["info"]["fingerprint"]
+        return str(declared or fingerprint([batch["inputs"] for batch in self._index["batches"]]))
+
+    @property
+    def n_batches(self) -> int:
+        """How many forward calls were captured whole."""
+        return len(self._index["batches"])
+
+    @property
+    def groups(self) -> list[str]:
+        """Names of the groups of layers with equal (queries, keys), in model order."""
+        return list(dict.fromkeys(name for batch in self._index["batches"] for name in batch["groups"]))
+
+    @property
+    def not_run(self) -> list[str]:
+        """Attention layers of the model that ran in no batch (an image tower given only text)."""
+        missing = [set(batch["not_run"]) for batch in self._index["batches"]]
+        return sorted(set.intersection(*missing)) if missing else []
+
+    def heads(self, group: str | None = None) -> list[HeadRecord]:
+        """The heads of a group, in the order of the tensor's head axis."""
+        entry = next(self._group_entries(self._group_name(group)))
+        layers = entry["layers"]
+        return [HeadRecord(x["layer"], x["name"], head) for x in layers for head in range(x["heads"])]
+
+    def shape(self, batch: int, group: str | None = None) -> tuple[int, int, int]:
+        """(queries, keys, heads) of one tensor, without opening it."""
+        entry = self._entry(batch, self._group_name(group))
+        return entry["queries"], entry["keys"], sum(x["heads"] for x in entry["layers"])
+
+    def tensor(self, batch: int, kind: str | None = None, group: str | None = None) -> NDArray[Any]:
+        """X[query, key, head] of one batch, memory-mapped and read-only.
+
+        Args:
+            batch: Number of the forward call, from 0.
+            kind: ``scores``, ``logits`` or ``probs``; may be left out if the store holds one kind.
+            group: May be left out if the store has one group.
+        """
+        name = self._group_name(group)
+        file = self._entry(batch, name)["files"][self._kind_name(kind)]
+        return _open_tensor(self.folder / file["name"], file["bytes"]).transpose(1, 2, 0)
+
+    def __repr__(self) -> str:
+        kinds = ", ".join(self._index["info"]["kinds"])
+        return f"<AttentionStore {self.folder}: {self.n_batches} batches, {kinds}, groups {self.groups}>"
+
+    # ------------------------------------------------------------------------------------------------------------------
+
+    def _group_name(self, group: str | None) -> str:
+        if not self.n_batches:
+            raise InvalidInput(f"The store {self.folder} holds no batch. Run the model inside the capture block.")
+        if group is None and len(self.groups) == 1:
+            return self.groups[0]
+        if group not in self.groups:
+            raise InvalidInput(f"Group {group!r} is not in the store {self.folder}; choose one of {self.groups}.")
+        return group
+
+    def _kind_name(self, kind: str | None) -> str:
+        kinds = self._index["info"]["kinds"]
+        if kind is None and len(kinds) == 1:
+            return str(kinds[0])
+        if kind not in kinds:
+            raise InvalidInput(f"Kind {kind!r} was not captured; the store {self.folder} holds {kinds}.")
+        return kind
+
+    def _entry(self, batch: int, group: str) -> dict[str, Any]:
+        if not 0 <= batch < self.n_batches:
+            raise InvalidInput(f"Batch {batch} does not exist; the store {self.folder} has {self.n_batches}.")
+        groups = self._index["batches"][batch]["groups"]
+        if group not in groups:
+            raise InvalidInput(f"Batch {batch} has no group {group!r}; it has {list(groups)}.")
+        entry: dict[str, Any] = groups[group]
+        return entry
+
+    def _group_entries(self, group: str) -> Iterable[Any]:
+        return (batch["groups"][group] for batch in self._index["batches"] if group in batch["groups"])
+
+
+def _open_tensor(path: Path, size: int) -> NDArray[Any]:
+    """Memory-map the single tensor of a safetensors file."""
+    try:
+        actual = path.stat().st_size
+        with path.open("rb") as stream:
+            (length,) = struct.unpack("<Q", stream.read(8))
+            header = json.loads(stream.read(length)) if length < size else {}
+    except FileNotFoundError as error:
+        raise LoadError(f"{path} is missing from the store. Capture again into a new folder.") from error
+    except (ValueError, struct.error) as error:
+        raise FormatError(f"{path} is damaged ({error}). Capture again into a new folder.") from error
+    tensors = [entry for name, entry in header.items() if name != "__metadata__"]
+    if actual != size or len(tensors) != 1:
+        raise FormatError(f"{path} is damaged: it has {actual} bytes, {size} were written. Capture again.")
+    dtype = {code: np.dtype(name) for name, code in DTYPES.items()}[tensors[0]["dtype"]]
+    return np.memmap(path, dtype=dtype, mode="r", offset=8 + length, shape=tuple(tensors[0]["shape"]))

@@ -1,0 +1,149 @@
+"""Text contexts: windows of exactly so many tokens, cut from one stream."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from oattn_hub.attention.loading import LoadedModel
+from oattn_hub.errors import InvalidInput, LoadError, MissingDependency
+
+_BUNDLED = "shakespeare.txt"
+_DATASET = "dataset:"
+
+
+def windows(
+    loaded: LoadedModel, data: Any, batches: int, tokens: int, seed: int, part: str | None
+) -> tuple[list[list[int]], str]:
+    """Token ids of ``batches`` contexts that do not overlap, and where they come from."""
+    tokenizer = _tokenizer(loaded)
+    _check_length(loaded, tokens)
+    text, origin = read_text(data)
+    prefix, suffix = _special_tokens(tokenizer)
+    content = tokens - len(prefix) - len(suffix)
+    if content < 1:
+        raise InvalidInput(f"tokens is {tokens}, but the tokenizer adds {len(prefix) + len(suffix)}. Ask for more.")
+    part = part or ("calibration" if data is None else None)
+    stream = _half(_encode(tokenizer, text), part)
+    if len(stream) < batches * content:
+        raise InvalidInput(
+            f"The text ({origin}) has {len(stream)} tokens; {batches} contexts of {content} need {batches * content}. "
+            "Give a longer text, or ask for fewer or shorter contexts."
+        )
+    starts = _starts(len(stream), content, batches, seed)
+    described = f"{origin}{f', {part} half' if part else ''}, {batches} contexts of {tokens} tokens, seed {seed}"
+    return [prefix + stream[start : start + content] + suffix for start in starts], described
+
+
+def batch(loaded: LoadedModel, window: list[int]) -> dict[str, Tensor]:
+    """The model arguments of one context; a decoder is given the same tokens, shifted by its start token."""
+    ids = torch.tensor([window])
+    config: Any = loaded.model.config
+    if not getattr(config, "is_encoder_decoder", False):
+        return {"input_ids": ids}
+    start = getattr(config, "decoder_start_token_id", None)
+    start = start if start is not None else getattr(config, "bos_token_id", None) or 0
+    shifted = torch.cat([torch.tensor([[start]]), ids[:, :-1]], dim=1)
+    return {"input_ids": ids, "decoder_input_ids": shifted}
+
+
+def read_text(data: Any) -> tuple[str, str]:
+    """The text itself, and where it comes from."""
+    if data is None:
+        text = (resources.files("oattn_hub.data") / _BUNDLED).read_text(encoding="utf-8")
+        return text, "bundled text (Shakespeare, Coriolanus; public domain)"
+    if isinstance(data, str) and data.startswith(_DATASET):
+        return _read_dataset(data)
+    if isinstance(data, str | Path):
+        return _read_file(Path(data))
+    if isinstance(data, Sequence) and data and all(isinstance(text, str) for text in data):
+        return "\n\n".join(data), f"{len(data)} texts"
+    raise InvalidInput(f"data is {type(data).__name__}; for text give a file, a list of texts, or a list of dicts.")
+
+
+def longest_context(loaded: LoadedModel) -> int | None:
+    """How many tokens the model has positions for, if it says so."""
+    config: Any = loaded.model.config
+    text_config = getattr(config, "text_config", None) or config
+    limits = [getattr(text_config, name, None) for name in ("max_position_embeddings", "n_positions")]
+    limits.append(getattr(_tokenizer(loaded), "model_max_length", None))
+    known = [limit for limit in limits if isinstance(limit, int) and 0 < limit < 10**9]
+    return min(known) if known else None
+
+
+def _read_file(path: Path) -> tuple[str, str]:
+    try:
+        return path.read_text(encoding="utf-8"), path.name
+    except OSError as error:
+        raise LoadError(f"{path} cannot be read ({error.strerror}). Give a text file.") from error
+    except UnicodeDecodeError as error:
+        raise LoadError(f"{path} is not UTF-8 text ({error}). Give a text file.") from error
+
+
+def _read_dataset(address: str) -> tuple[str, str]:
+    try:
+        from datasets import load_dataset
+    except ImportError as error:
+        raise MissingDependency("Hub datasets need the package 'datasets': pip install oattn_hub[datasets].") from error
+    parts = urlsplit(address.removeprefix(_DATASET))
+    options = {name: values[0] for name, values in parse_qs(parts.query).items()}
+    column = options.get("column", "text")
+    try:
+        rows = load_dataset(parts.path, options.get("config"), split=options.get("split", "test"))
+        return "\n\n".join(rows[column]), f"{address} ({len(rows)} rows)"
+    except Exception as error:  # datasets raises a dozen unrelated classes
+        raise LoadError(f"{address} cannot be loaded: {' '.join(str(error).split())[:300]}") from error
+
+
+def _tokenizer(loaded: LoadedModel) -> Any:
+    processor = loaded.processor
+    tokenizer = getattr(processor, "tokenizer", processor)
+    if tokenizer is None or not callable(tokenizer):
+        raise InvalidInput(
+            f"{loaded.model_id} came without a tokenizer. Give data as a list of dicts, such as {{'input_ids': …}}."
+        )
+    return tokenizer
+
+
+def _encode(tokenizer: Any, text: str) -> list[int]:
+    # Paragraph by paragraph: tokenizers warn about, and are slow on, one very long string.
+    paragraphs = [f"{paragraph}\n\n" for paragraph in text.split("\n\n") if paragraph.strip()]
+    encoded = tokenizer(paragraphs, add_special_tokens=False, return_attention_mask=False, verbose=False)["input_ids"]
+    return [token for ids in encoded for token in ids]
+
+
+def _special_tokens(tokenizer: Any) -> tuple[list[int], list[int]]:
+    """What the tokenizer puts before and after a text."""
+    bare = tokenizer("a", add_special_tokens=False)["input_ids"]
+    whole = tokenizer("a")["input_ids"]
+    for start in range(len(whole) - len(bare) + 1):
+        if whole[start : start + len(bare)] == bare:
+            return whole[:start], whole[start + len(bare) :]
+    return [], []
+
+
+def _check_length(loaded: LoadedModel, tokens: int) -> None:
+    limit = longest_context(loaded)
+    if limit is not None and tokens > limit:
+        raise InvalidInput(
+            f"tokens is {tokens}, but {loaded.model_id} takes at most {limit}. Ask for {limit} or fewer."
+        )
+
+
+def _half(stream: list[int], part: str | None) -> list[int]:
+    middle = len(stream) // 2
+    return {"calibration": stream[:middle], "evaluation": stream[middle:], None: stream}[part]
+
+
+def _starts(length: int, content: int, batches: int, seed: int) -> list[int]:
+    """Starts of windows that do not overlap, in order; the seed spreads the slack between them."""
+    slack = length - batches * content
+    gaps = np.sort(np.random.default_rng(seed).integers(0, slack + 1, size=batches))
+    return [int(gap) + index * content for index, gap in enumerate(gaps)]

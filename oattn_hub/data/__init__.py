@@ -1,0 +1,1 @@
+"""Data that comes with the package; README.md beside this file says where it is from."""
