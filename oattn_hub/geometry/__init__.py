@@ -9,6 +9,11 @@
 ``haar``, ``entropy``  Haar bases, fast transforms; entropies of heads and network, sparse approximation
 ``missing``            what missing entries (NaN) mean
 ``stability``          agreement of a per-head score over batches
+``organise``           one head's matrix in the order of its own two trees
+``holder``             Holder exponents on one or two trees
+``dyadic``             averages over all scales of an axis
+``nonlinearity``       smooth functions with their derivatives: exp, softmax, tanh, your own
+``paraproduct``        the decomposition of A(f) over pairs of scales (Theorem 1)
 =====================  =====================================================================================
 """
 
@@ -24,8 +29,12 @@ from oattn_hub.geometry.entropy import (
 )
 from oattn_hub.geometry.growing import binary_tree, flexible_tree
 from oattn_hub.geometry.haar import HaarFunctions, haar_basis, haar_functions, haar_transform, inverse_haar_transform
+from oattn_hub.geometry.holder import HolderFit, holder_exponent
 from oattn_hub.geometry.markov import Diffusion, diffusion, diffusion_distance, diffusion_map, markov_matrix
 from oattn_hub.geometry.missing import fill_missing
+from oattn_hub.geometry.nonlinearity import Nonlinearity
+from oattn_hub.geometry.organise import OrganisedHead, organise_head
+from oattn_hub.geometry.paraproduct import Paraproduct, paraproduct
 from oattn_hub.geometry.questionnaire import Iteration, Questionnaire
 from oattn_hub.geometry.stability import Stability, stability
 from oattn_hub.geometry.tree import PartitionTree
@@ -34,7 +43,11 @@ __all__ = [
     "Diffusion",
     "Expansion",
     "HaarFunctions",
+    "HolderFit",
     "Iteration",
+    "Nonlinearity",
+    "OrganisedHead",
+    "Paraproduct",
     "PartitionTree",
     "Questionnaire",
     "Stability",
@@ -53,9 +66,12 @@ __all__ = [
     "haar_functions",
     "haar_transform",
     "head_entropies",
+    "holder_exponent",
     "inverse_haar_transform",
     "markov_matrix",
     "network_entropy",
+    "organise_head",
+    "paraproduct",
     "sparse_approximation",
     "stability",
     "tree_emd",
