@@ -1,0 +1,69 @@
+"""Two pages for a browser: what is on this local Hub, and a repo with its card."""
+
+from __future__ import annotations
+
+import re
+from html import escape
+from typing import TYPE_CHECKING
+
+from oattn_hub.hub.local.metadata import FRONT_MATTER
+from oattn_hub.hub.local.repositories import open_repo
+from oattn_hub.hub.local.routing import REPO, Request, Response, route
+
+if TYPE_CHECKING:
+    from oattn_hub.hub.local.server import LocalHub
+
+_COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
+_PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>{title}</title>{base}
+<style>
+body {{ font: 16px/1.55 system-ui, sans-serif; color: #1f2328; max-width: 56rem; margin: 0 auto; padding: 0 1rem 3rem }}
+.local {{ background: #fff4d6; border-bottom: 1px solid #d9a400; padding: .5rem 1rem; margin: 0 -1rem 1rem }}
+table {{ border-collapse: collapse; display: block; overflow-x: auto }}
+th, td {{ border: 1px solid #d0d7de; padding: .3rem .7rem; text-align: left }}
+pre {{ background: #f6f8fa; padding: .8rem; overflow-x: auto; border-radius: 6px }}
+code {{ font-size: 90% }} img {{ max-width: 100% }}
+</style></head><body>
+<p class="local"><b>Local Hub on this machine.</b> Nothing here is on huggingface.co.</p>
+{content}
+</body></html>"""
+
+
+@route("GET", "/")
+def index(hub: LocalHub, request: Request) -> Response:
+    """The repos that everybody may see."""
+    repos = list(hub.store.visible("model", request.account))
+    items = "".join(f'<li><a href="/{escape(repo.state.id)}">{escape(repo.state.id)}</a></li>' for repo in repos)
+    return _page("Local Hub", f"<h1>Models</h1><ul>{items}</ul>" if repos else "<p>No model was published yet.</p>")
+
+
+@route("GET", f"/(?!api/){REPO}")
+@route("GET", f"/(?!api/){REPO}/commit/(?P<revision>[0-9a-f]{{40}})")
+def repo_page(hub: LocalHub, request: Request) -> Response:
+    """A repo's card and its files."""
+    repo = open_repo(hub, request)
+    commit = repo.resolve(request.revision)
+    readme = commit.files.get("README.md")
+    text = hub.store.blobs.read(readme.sha256).decode("utf-8", "replace") if readme else "*This repo has no card.*"
+    base = f"/{repo.state.id}/resolve/{commit.oid}/"
+    files = "".join(
+        f'<tr><td><a href="{escape(path)}">{escape(path)}</a></td><td>{entry.size:,} bytes</td></tr>'
+        for path, entry in commit.files.items()
+    )
+    title = escape(repo.state.id)
+    content = (
+        f"<h1>{title}</h1>{render_markdown(text)}<h2>Files</h2><table>{files}</table><p><code>{commit.oid}</code></p>"
+    )
+    return _page(title, content, f'<base href="{escape(base)}">')
+
+
+def render_markdown(text: str) -> str:
+    """A card as HTML: without its front matter and comments, and with any HTML in it shown as text."""
+    from markdown_it import MarkdownIt
+
+    body = _COMMENT.sub("", FRONT_MATTER.sub("", text))
+    return str(MarkdownIt("commonmark", {"html": False}).enable(["table", "strikethrough"]).render(body))
+
+
+def _page(title: str, content: str, base: str = "") -> Response:
+    return Response(body=_PAGE.format(title=title, content=content, base=base), content_type="text/html; charset=utf-8")

@@ -1,0 +1,195 @@
+"""The local Hub as an HTTP server: ``oattn hub serve``.
+
+It binds to 127.0.0.1 only. It speaks what the ``huggingface_hub`` client speaks, as far as publishing and downloading
+models need it, and is strict where the Hub is: a lax stand-in would let mistakes through that the Hub refuses.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import secrets
+import sys
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import parse_qs, urlsplit
+
+from oattn_hub.hub.local import commits, discussions, downloads, pages, repositories, uploads  # noqa: F401 - routes
+from oattn_hub.hub.local.accounts import Account
+from oattn_hub.hub.local.body import RequestBody
+from oattn_hub.hub.local.faults import Fault
+from oattn_hub.hub.local.routing import Request, Response, find_route
+from oattn_hub.hub.local.store import HubStore
+
+HOST = "127.0.0.1"
+
+
+class Handler(BaseHTTPRequestHandler):
+    """One connection: reads requests, finds the route, writes answers."""
+
+    protocol_version = "HTTP/1.1"
+    server_version = "oattn-local-hub"
+    disable_nagle_algorithm = True
+    timeout = 300
+    server: _Server
+
+    def do_GET(self) -> None:
+        """Answer one request, whatever its method."""
+        try:
+            body = RequestBody(self.rfile, self.headers)
+        except Fault as fault:  # where this request ends is unknown, so the connection ends with it
+            self.close_connection = True
+            return self._write(_refusal(fault))
+        try:
+            response = self.answer(body)
+        except Fault as fault:
+            response = _refusal(fault)
+        body.drain()
+        self._write(response)
+
+    do_HEAD = do_POST = do_PUT = do_DELETE = do_GET  # noqa: N815
+
+    def answer(self, body: RequestBody) -> Response:
+        """Run the route of this request."""
+        hub = self.server.hub
+        url = urlsplit(self.path)
+        found = find_route(self.command, url.path)
+        if found is None:
+            hub.note_unknown(f"{self.command} {url.path}")
+            raise Fault(501, f"The local Hub does not know {self.command} {url.path}")
+        function, parts = found
+        account = hub.authenticate(self.headers.get("Authorization"))
+        query = parse_qs(url.query, keep_blank_values=True)
+        return function(hub, Request(self.command, url.path, query, self.headers, body, account, parts))
+
+    def _write(self, response: Response) -> None:
+        content = b"" if response.body is None else _encode(response.body)
+        length = response.span[1] if response.file else len(content)
+        self.send_response(response.status)
+        for name, value in {"Content-Type": response.content_type, **response.headers}.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(length))
+        self.end_headers()
+        if self.command == "HEAD" or not length:
+            return
+        if response.file is None:
+            self.wfile.write(content)
+        else:
+            with response.file.open("rb") as stream:
+                self.connection.sendfile(stream, *response.span)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Show requests only where they were asked for."""
+        if self.server.hub.verbose:
+            print(f"{self.log_date_time_string()} {format % args}", file=sys.stderr)
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 512  # many clients connect at once
+    hub: LocalHub
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that goes away is no event; anything else is shown."""
+        if not isinstance(sys.exc_info()[1], (ConnectionError, TimeoutError)):
+            super().handle_error(request, client_address)
+
+
+class LocalHub:
+    """A running local Hub.
+
+    ``large_files="regular"`` takes every file inside the commit, which works with every client; ``"lfs"`` asks for
+    large files by git-LFS, which needs ``HF_HUB_DISABLE_XET=1`` at the client.
+
+    >>> import tempfile
+    >>> with LocalHub(Path(tempfile.mkdtemp())) as hub:
+    ...     account = hub.store.accounts.ensure("me")
+    ...     hub.url.startswith("http://127.0.0.1:"), account.token.startswith("oattn_local_")
+    (True, True)
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        port: int = 0,
+        *,
+        large_files: str = "regular",
+        part_size: int = 64 * 2**20,
+        verbose: bool = False,
+        handler: type[Handler] = Handler,
+    ) -> None:
+        self.large_files = large_files
+        self.part_size = part_size  # larger files come in parts
+        self.verbose = verbose
+        self.unknown_requests: list[str] = []
+        self._secret = secrets.token_bytes(32)
+        self.store = HubStore(folder)
+        try:
+            self._http = _Server((HOST, port), handler)
+        except OSError:
+            self.store.close()
+            raise
+        self._http.hub = self
+        self.url = f"http://{HOST}:{self._http.server_port}"
+
+    def __enter__(self) -> Self:
+        Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._http.shutdown()
+        self.close()
+
+    def serve_forever(self) -> None:
+        """Answer requests until interrupted."""
+        try:
+            self._http.serve_forever()
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Give back the port and the folder."""
+        self._http.server_close()
+        self.store.close()
+
+    def authenticate(self, header: str | None) -> Account | None:
+        """Whose request it is; a token from elsewhere is refused, never stored or shown."""
+        if header is None:
+            return None
+        account = self.store.accounts.by_token(header.removeprefix("Bearer ").strip())
+        if account is None:
+            raise Fault(401, "Invalid credentials in Authorization header")
+        return account
+
+    def sign(self, *parts: object) -> str:
+        """A signature that makes an upload URL its own permission, since the client sends no token there."""
+        message = "\n".join(map(str, parts)).encode()
+        return hmac.new(self._secret, message, hashlib.sha256).hexdigest()
+
+    def check_signature(self, signature: str, *parts: object) -> None:
+        """Refuse an upload URL that this server did not hand out."""
+        if not hmac.compare_digest(signature, self.sign(*parts)):
+            raise Fault(403, "This upload address is not valid (any more)")
+
+    def note_unknown(self, request: str) -> None:
+        """Remember and show a request that no route knows."""
+        self.unknown_requests.append(request)
+        print(f"oattn hub: unknown request {request}", file=sys.stderr)
+
+
+def _encode(body: Any) -> bytes:
+    return body.encode() if isinstance(body, str) else json.dumps(body).encode()
+
+
+def _refusal(fault: Fault) -> Response:
+    headers = {"X-Error-Message": fault.message.replace("\n", " ").encode("ascii", "replace").decode()}
+    if fault.code:
+        headers["X-Error-Code"] = fault.code
+    return replace(Response(fault.status, fault.body), headers=headers)

@@ -1,0 +1,158 @@
+"""Routes by which contents come in before a commit: what goes where, and git-LFS uploads."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from oattn_hub.hub.local.faults import Fault
+from oattn_hub.hub.local.repos import Repo, is_large
+from oattn_hub.hub.local.repositories import open_repo
+from oattn_hub.hub.local.routing import REPO, REVISION, TYPE, Request, Response, route
+
+if TYPE_CHECKING:
+    from oattn_hub.hub.local.server import LocalHub
+
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_OBJECT = f"/_lfs/{TYPE}/{REPO}/(?P<oid>[0-9a-f]{{64}})/(?P<size>[0-9]+)"
+
+
+@route("POST", f"/api/{TYPE}/{REPO}/preupload/{REVISION}")
+def preupload(hub: LocalHub, request: Request) -> Response:
+    """For each file: whether it goes by LFS or inside the commit, and what the repo has under that name."""
+    repo = open_for_upload(hub, request)
+    present = repo.resolve(request.revision).files
+    answers = []
+    for file in request.json().get("files", []):
+        path, size = file["path"], file["size"]
+        by_lfs = hub.large_files == "lfs" and is_large(path, size)
+        answer = {"path": path, "uploadMode": "lfs" if by_lfs else "regular", "shouldIgnore": False}
+        if path in present:
+            answer["oid"] = present[path].sha256 if by_lfs else present[path].git_oid
+        answers.append(answer)
+    return Response(body={"files": answers})
+
+
+@route("POST", f"/(?:{TYPE}/)?{REPO}\\.git/info/lfs/objects/batch")
+def lfs_batch(hub: LocalHub, request: Request) -> Response:
+    """Where each large file is to be put; one that this repo has needs no upload."""
+    if request.account is None:
+        raise Fault(401, "Invalid username or password.")
+    repo, wanted = open_repo(hub, request), request.json()
+    if wanted.get("operation") != "upload":
+        raise Fault(422, f"The operation {wanted.get('operation')!r} is not supported")
+    objects = [_object(hub, repo, item) for item in wanted.get("objects", [])]
+    kinds = {item.pop("transfer", "basic") for item in objects}
+    transfer = "multipart" if "multipart" in kinds and "multipart" in wanted.get("transfers", []) else "basic"
+    return Response(body={"transfer": transfer, "objects": objects})
+
+
+@route("PUT", _OBJECT + "/(?P<signature>[0-9a-f]+)")
+def put_object(hub: LocalHub, request: Request) -> Response:
+    """A large file in one piece; its SHA-256 must be what was announced."""
+    repo, oid, size = _signed_object(hub, request, "whole")
+    repo.note_upload(hub.store.blobs.add(request.chunks(), size, oid))
+    return Response(body={})
+
+
+@route("PUT", _OBJECT + "/part/(?P<part>[0-9]+)/(?P<signature>[0-9a-f]+)")
+def put_part(hub: LocalHub, request: Request) -> Response:
+    """One part of a large file."""
+    part = int(request.parts["part"])
+    _, oid, size = _signed_object(hub, request, part)
+    expected = min(hub.part_size, size - (part - 1) * hub.part_size)
+    with hub.store.blobs.scratch() as draft:
+        with draft.open("wb") as stream:
+            for chunk in request.chunks():
+                stream.write(chunk)
+        if draft.stat().st_size != expected:
+            raise Fault(400, f"Part {part} has {draft.stat().st_size} bytes, expected were {expected}")
+        draft.replace(hub.store.blobs.part_path(oid, part))
+    return Response(body={}, headers={"ETag": f'"{hub.sign(oid, part)[:32]}"'})
+
+
+@route("POST", _OBJECT + "/complete/(?P<signature>[0-9a-f]+)")
+def complete_parts(hub: LocalHub, request: Request) -> Response:
+    """Join the parts; their SHA-256 must be what was announced."""
+    repo, oid, size = _signed_object(hub, request, "complete")
+    count = _n_parts(hub, size)
+    listed = [(item.get("partNumber"), str(item.get("etag")).strip('"')) for item in request.json().get("parts", [])]
+    if listed != [(part, hub.sign(oid, part)[:32]) for part in range(1, count + 1)]:
+        raise Fault(400, f"The list of parts is not that of the {count} uploaded parts")
+    paths = [hub.store.blobs.part_path(oid, part) for part in range(1, count + 1)]
+    if not all(path.exists() for path in paths):
+        raise Fault(400, "A part is missing; upload the file again")
+    repo.note_upload(hub.store.blobs.add(_joined(paths), size, oid))
+    for path in paths:
+        path.unlink(missing_ok=True)
+    return Response(body={})
+
+
+@route("POST", f"/_lfs/{TYPE}/{REPO}/verify")
+def verify_object(hub: LocalHub, request: Request) -> Response:
+    """Whether a large file arrived, in full."""
+    repo, wanted = open_repo(hub, request), request.json()
+    blob = repo.uploaded(check_sha256(wanted.get("oid")))
+    if blob is None or blob.size != wanted.get("size"):
+        raise Fault(404, f"The object {wanted.get('oid')} was not uploaded")
+    return Response(body={})
+
+
+def open_for_upload(hub: LocalHub, request: Request) -> Repo:
+    """Whoever may read a public repo may open a pull request there; anything else takes the right to write."""
+    if request.flag("create_pr") or request.revision.startswith("refs/pr/"):
+        if request.account is None:
+            raise Fault(401, "Invalid username or password.")
+        return open_repo(hub, request)
+    return open_repo(hub, request, write=True)
+
+
+def check_sha256(oid: Any) -> str:
+    """Refuse a name for a large file that is none; it becomes part of a file name here."""
+    if not isinstance(oid, str) or not _SHA256.fullmatch(oid):
+        raise Fault(422, f"{oid!r} is not a SHA-256")
+    return oid
+
+
+def _object(hub: LocalHub, repo: Repo, item: dict[str, Any]) -> dict[str, Any]:
+    oid, size = check_sha256(item.get("oid")), item.get("size")
+    if not isinstance(size, int) or size < 0:
+        raise Fault(422, f"{size!r} is not a file size")
+    answer: dict[str, Any] = {"oid": oid, "size": size}
+    if repo.uploaded(oid):
+        return answer
+    base = f"{hub.url}/_lfs/{repo.state.type}s/{repo.state.id}"
+    place = f"{base}/{oid}/{size}"
+
+    def signed(step: object) -> str:
+        return hub.sign(repo.state.type, repo.state.id, oid, size, step)
+
+    upload: dict[str, Any] = {"href": f"{place}/{signed('whole')}"}
+    if size > hub.part_size:
+        answer["transfer"] = "multipart"
+        numbers = range(1, _n_parts(hub, size) + 1)
+        parts = {f"{n:05d}": f"{place}/part/{n}/{signed(n)}" for n in numbers}
+        upload = {
+            "href": f"{place}/complete/{signed('complete')}",
+            "header": {"chunk_size": str(hub.part_size), **parts},
+        }
+    return {**answer, "actions": {"upload": upload, "verify": {"href": f"{base}/verify"}}}
+
+
+def _signed_object(hub: LocalHub, request: Request, step: object) -> tuple[Repo, str, int]:
+    oid, size = request.parts["oid"], int(request.parts["size"])
+    hub.check_signature(request.parts["signature"], request.repo_type, request.repo_id, oid, size, step)
+    return hub.store.repo(request.repo_type, request.repo_id), oid, size
+
+
+def _n_parts(hub: LocalHub, size: int) -> int:
+    return -(-size // hub.part_size)
+
+
+def _joined(paths: list[Path]) -> Iterator[bytes]:
+    for path in paths:
+        with path.open("rb") as stream:
+            while chunk := stream.read(1 << 20):
+                yield chunk
