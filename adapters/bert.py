@@ -24,6 +24,10 @@ class BertAdapter(Adapter):
         "*.Data2VecTextAttention": "self",
         "*.ErnieAttention": "self",
         "*.LayoutLMAttention": "self",
+        "*.EsmAttention": "self",
+        "*.RemBertAttention": "self",
+        "*.RoFormerAttention": "self",
+        "*.SplinterAttention": "self",
         "*.DistilBertSelfAttention": "distilbert",
         "*.MPNetAttention": "mpnet",
     }

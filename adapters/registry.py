@@ -18,7 +18,26 @@ if TYPE_CHECKING:
 ENTRY_POINT_GROUP = "oattn_hub.adapters"
 
 # Modules of the families that come with the package; importing one registers it.
-_NATIVE = ("bert", "gpt2", "llama", "t5", "bart", "vit", "timm_vit", "swin", "generic")
+_NATIVE = (
+    "albert",
+    "bart",
+    "bert",
+    "clip",
+    "deberta",
+    "generic",
+    "gpt2",
+    "gpt_neox",
+    "gptj",
+    "llama",
+    "swin",
+    "t5",
+    "timm_pyramid",
+    "timm_vit",
+    "torch_native",
+    "vit",
+    "whisper",
+    "xlnet",
+)
 
 _REGISTRY: dict[str, Adapter] = {}
 

@@ -146,12 +146,12 @@ def _read_mask(
     if mask is None:
         return None, None, None
     values, masked = trace.unmask(mask)
-    four = [
-        None if x is None else _mask_axes(x.broadcast_to(mask.shape), query.ndim, n_heads) for x in (values, masked)
-    ]
-    additive = None if mask.dtype == torch.bool else _mask_axes(mask, query.ndim, n_heads).float()
-    bias = None if mask.dtype == torch.bool or four[0] is None or not bool(four[0].any()) else four[0].float()
-    return bias, four[1], additive
+    hidden = None if masked is None else _mask_axes(masked.broadcast_to(mask.shape), query.ndim, n_heads)
+    if mask.dtype == torch.bool:
+        return None, hidden, None
+    bias = _mask_axes(values.broadcast_to(mask.shape), query.ndim, n_heads).float()
+    additive = _mask_axes(mask, query.ndim, n_heads).float()
+    return bias if bool(bias.any()) else None, hidden, additive
 
 
 def _mask_axes(mask: Tensor, query_ndim: int, n_heads: int) -> Tensor:

@@ -11,12 +11,9 @@ from torch import Tensor
 from torch.nn import functional
 
 # Where models take the 2-D mask of real tokens for each side of an attention, by group of layers.
-_QUERY_MASKS = {
-    "decoder": ("decoder_attention_mask", "attention_mask"),
-    "cross": ("decoder_attention_mask",),
-    "vision": (),
-}
-_KEY_MASKS = {"decoder": ("decoder_attention_mask", "attention_mask"), "vision": ()}
+_DECODER = ("decoder_attention_mask", "attention_mask")
+_QUERY_MASKS = {"decoder": _DECODER, "cross": ("decoder_attention_mask",), "vision": ()}
+_KEY_MASKS = {"decoder": _DECODER, "vision": ()}
 
 
 @dataclass(frozen=True)
@@ -69,10 +66,7 @@ def mean_over_contexts(block: Tensor, kind: str, real: RealTokens) -> Tensor:
     if kind == "probs":
         mean = block.mean(0) if real.queries is None else _weighted(block, real.queries[:, None, :, None].float())
     else:
-        present = _present(block, real)
-        mean = (
-            torch.where(present, block, torch.nan).nanmean(0) if len(block) > 1 else block.where(present, torch.nan)[0]
-        )
+        mean = block.where(_present(block, real), torch.nan).nanmean(0)
     rows, columns = real.kept()
     mean = mean if rows is None else mean[:, rows]
     return mean if columns is None else mean[:, :, columns]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, overload
 
 import numpy as np
@@ -124,12 +123,9 @@ def _image_text_inputs(
 
 
 def _is_ready_made(data: Any) -> bool:
-    return isinstance(data, CalibrationInputs) or (
-        isinstance(data, Sequence)
-        and not isinstance(data, str | Path)
-        and len(data) > 0
-        and isinstance(data[0], Mapping)
-    )
+    if isinstance(data, CalibrationInputs):
+        return True
+    return isinstance(data, list | tuple) and len(data) > 0 and isinstance(data[0], Mapping)
 
 
 def _ready_made(data: Any) -> CalibrationInputs:

@@ -300,11 +300,9 @@ def _explain(request: _Request, error: Exception) -> str:
     reason = " ".join(str(error).split())
     source = request.source
     if not request.allow_pickle and "safetensors" in reason:
-        return f"{source} has no safetensors weights, only pickles. Convert it, or pass allow_pickle=True (--allow-pickle)."
+        return f"{source} has no safetensors, only pickles. Convert it, or pass allow_pickle=True (--allow-pickle)."
     if "trust_remote_code" in reason:
-        return (
-            f"{source} needs code of its own. Read that code, then pass trust_remote_code=True (--trust-remote-code)."
-        )
+        return f"{source} needs code of its own. Read it, then pass trust_remote_code=True (--trust-remote-code)."
     return (
         f"{source} cannot be loaded: {reason[:300]} Give a Hub id (owner/name), a folder made by save_pretrained, or a "
         "timm name; offline, it must be in the cache."

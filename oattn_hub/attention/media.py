@@ -117,11 +117,8 @@ def _files(data: Any, suffixes: tuple[str, ...], what: str) -> list[Path]:
         folder = Path(data)
         if not folder.exists():
             raise LoadError(f"{folder} does not exist. Give a folder of {what} files, or a list of them.")
-        found = (
-            sorted(path for path in folder.rglob("*") if path.suffix.lower() in suffixes)
-            if folder.is_dir()
-            else [folder]
-        )
+        paths = folder.rglob("*") if folder.is_dir() else [folder]
+        found = sorted(path for path in paths if path.suffix.lower() in suffixes)
     elif isinstance(data, Sequence):
         found = [Path(item) for item in data]
     else:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,8 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from oattn_hub.adapters import Adapter, AttentionSite, find_adapter
+from oattn_hub.attention import native
 from oattn_hub.attention.calls import AttentionCall
 from oattn_hub.attention.contexts import mean_over_contexts, pool_tokens, real_tokens
+from oattn_hub.attention.hooks import Forward, surrounded
 from oattn_hub.attention.store import DTYPES, KINDS, AttentionStore, StoreInfo
 from oattn_hub.attention.tap import Tap
 from oattn_hub.attention.writer import BatchWriter, StoreWriter
@@ -71,10 +73,8 @@ def capture(
     info = StoreInfo(
         adapter=chosen.name,
         kinds=_checked_kinds(kinds),
-        model_id=_identity(model, "model_id")
-        or getattr(getattr(module, "config", None), "_name_or_path", None)
-        or None,
-        revision=_identity(model, "revision"),
+        model_id=None if isinstance(model, nn.Module) else model.model_id,
+        revision=None if isinstance(model, nn.Module) else model.revision,
         dtype=_checked_choice("dtype", dtype, tuple(DTYPES)),
         pool=_checked_pool(pool),
         skipped=chosen.not_attention(module),
@@ -85,12 +85,8 @@ def capture(
     folder, keep = _folder(store)
     writer = StoreWriter(folder, info, resume)
     writer.store._keep_alive = keep
-    recorder = _Recorder(module, chosen, writer, allow_partial)
-    try:
-        recorder.attach()
+    with _Recorder(module, chosen, writer, allow_partial).attached():
         yield writer.store
-    finally:
-        recorder.detach()
 
 
 def capture_inputs(
@@ -116,7 +112,7 @@ def capture_inputs(
 
 
 class _Recorder:
-    """Hooks on the model and its attention modules, and what they do."""
+    """What happens around the model, its attention modules and torch's own modules while they run."""
 
     def __init__(self, model: nn.Module, adapter: Adapter, writer: StoreWriter, allow_partial: bool) -> None:
         self._model = model
@@ -124,63 +120,83 @@ class _Recorder:
         self._writer = writer
         self._info = writer.store.info
         self._allow_partial = allow_partial
-        self._sites = adapter.sites(model)
-        if not self._sites:
-            raise CaptureError(
-                f"{type(model).__qualname__} has no attention between tokens that adapter {adapter.name!r} knows: "
-                + "; ".join(f"{name} is {reason}" for name, reason in adapter.not_attention(model).items())
-                + ". There is nothing to capture."
-            )
-        self._handles: list[Any] = []
+        self._sites = _checked_sites(model, adapter)
         self._tap = Tap(self._emit, adapter.masked_below, needs_scores=self._info.kinds != ("probs",))
         self._batch: BatchWriter | None = None
-        self._tap_is_on = False
         self._entered: dict[str, int] = {}  # site name -> attention calls seen
         self._inputs: Mapping[str, Any] = {}
 
-    def attach(self) -> None:
-        """Register all hooks."""
-        if hasattr(self._model, "_orig_mod"):
-            raise CaptureError("A compiled model's attention cannot be seen. Capture the module that was compiled.")
-        model_hooks = self._model
-        self._handles.append(model_hooks.register_forward_pre_hook(self._begin, with_kwargs=True, prepend=True))
+    @contextmanager
+    def attached(self) -> Iterator[None]:
+        """Stand around the modules for as long as the block lasts."""
         by_module: dict[nn.Module, list[AttentionSite]] = {}
         for site in self._sites:
             by_module.setdefault(site.module, []).append(site)
-        for module, sites in by_module.items():
-            self._attach_module(module, sites)
-        self._handles.append(model_hooks.register_forward_hook(self._finish))
-        self._handles.append(model_hooks.register_forward_hook(self._tap_off, always_call=True))
+        with ExitStack() as stack:
+            for module, sites in by_module.items():
+                stack.enter_context(surrounded(module, partial(self._around_site, sites)))
+            for module in self._model.modules():
+                if isinstance(module, nn.TransformerEncoderLayer) and module.self_attn in by_module:
+                    around_layer = partial(self._around_encoder_layer, module, by_module[module.self_attn])
+                    stack.enter_context(surrounded(module, around_layer))
+                if isinstance(module, native.WATCH_SHY):
+                    stack.enter_context(surrounded(module, self._around_shy))
+            # Outermost, even if the model is an attention module itself.
+            stack.enter_context(surrounded(self._model, self._around_model))
+            yield
 
-    def detach(self) -> None:
-        """Remove all hooks, and whatever a failed call left."""
-        for handle in self._handles:
-            handle.remove()
-        self._handles.clear()
-        self._tap_off()
-        self._discard()
-
-    def _attach_module(self, module: nn.Module, sites: list[AttentionSite]) -> None:
-        def enter(*_: Any) -> None:
-            self._enter(sites)
-
-        def leave(*_: Any) -> None:
-            self._tap.leave_site()
-
-        self._handles.append(module.register_forward_pre_hook(enter, prepend=True))
-        self._handles.append(module.register_forward_hook(leave, always_call=True))
-
-    # The life of a batch ----------------------------------------------------------------------------------------------
-
-    def _begin(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self._discard()
-        self._inputs = _named_inputs(module, args, kwargs)
+    def _around_model(self, forward: Forward, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """One forward call, one batch: written whole or not at all."""
+        if self._batch is not None:
+            return forward(*args, **kwargs)  # a model that calls itself
+        self._inputs = native.arguments(forward, args, kwargs)
         self._entered = {}
         self._batch = self._writer.begin_batch()
-        self._tap.__enter__()
-        self._tap_is_on = True
+        try:
+            with self._tap.watching():
+                result = forward(*args, **kwargs)
+            self._check_complete()
+            not_run = [site.name for site in self._sites if site.name not in self._entered]
+            self._writer.finish_batch(self._batch, _fingerprint_inputs(self._inputs), not_run)
+        except BaseException:
+            self._batch.discard()
+            raise
+        finally:
+            self._batch = None
+        return result
 
-    def _enter(self, sites: list[AttentionSite]) -> None:
+    def _around_site(
+        self, sites: list[AttentionSite], forward: Forward, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Attention computed while the module runs belongs to its layer."""
+        site = self._enter(sites)
+        if isinstance(site.module, nn.MultiheadAttention):
+            self._emit_native(site, native.call_of_module(site.module, native.arguments(forward, args, kwargs)))
+            return forward(*args, **kwargs)
+        with self._tap.at(site):
+            return forward(*args, **kwargs)
+
+    def _around_encoder_layer(
+        self,
+        layer: nn.TransformerEncoderLayer,
+        sites: list[AttentionSite],
+        forward: Forward,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        """On its fast path an encoder layer never runs its attention module."""
+        result = forward(*args, **kwargs)
+        if any(site.name not in self._entered for site in sites):
+            self._emit_native(self._enter(sites), native.call_of_layer(layer, native.arguments(forward, args, kwargs)))
+        return result
+
+    def _around_shy(self, forward: Forward, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        with self._tap.looking_away():
+            return forward(*args, **kwargs)
+
+    # One attention layer ----------------------------------------------------------------------------------------------
+
+    def _enter(self, sites: list[AttentionSite]) -> AttentionSite:
         if self._batch is None:
             raise CaptureError(
                 f"{sites[0].name} ran outside a forward call of the captured {type(self._model).__qualname__}. "
@@ -193,7 +209,11 @@ class _Recorder:
                 "apart. Override `passes` in an adapter of your own to say how many layers it serves."
             )
         self._entered[site.name] = 0
-        self._tap.enter_site(site)
+        return site
+
+    def _emit_native(self, site: AttentionSite, call: AttentionCall) -> None:
+        with torch.no_grad():
+            self._emit(site, call)
 
     def _emit(self, site: AttentionSite, call: AttentionCall) -> None:
         assert self._batch is not None
@@ -210,28 +230,6 @@ class _Recorder:
                 self._batch.add_heads(group, kind, pooled.cpu().numpy())
         if not announced:
             raise CaptureError(f"{site.name} attended over an empty batch {call.shape}. Give every call a context.")
-
-    def _finish(self, *_: Any) -> None:
-        assert self._batch is not None
-        self._check_complete()
-        batch, self._batch = self._batch, None
-        try:
-            not_run = [site.name for site in self._sites if site.name not in self._entered]
-            self._writer.finish_batch(batch, _fingerprint_inputs(self._inputs), not_run)
-        except BaseException:
-            batch.discard()
-            raise
-
-    def _tap_off(self, *_: Any) -> None:
-        if self._tap_is_on:
-            self._tap_is_on = False
-            self._tap.leave_site()
-            self._tap.__exit__(None, None, None)
-
-    def _discard(self) -> None:
-        if self._batch is not None:
-            self._batch.discard()
-            self._batch = None
 
     # Never silent -----------------------------------------------------------------------------------------------------
 
@@ -250,7 +248,8 @@ class _Recorder:
         if blind:
             seen = f" It computed {'; '.join(self._tap.unrecognised)}." if self._tap.unrecognised else ""
             raise CaptureError(
-                f"{len(blind)} of {len(self._entered)} attention modules ran but showed no attention, first {blind[0]}.{seen} "
+                f"{len(blind)} of {len(self._entered)} attention modules ran but showed no attention, first {blind[0]}."
+                f"{seen} "
                 'A flash or compiled kernel hides it: load the model with attn_implementation="sdpa" or "eager", '
                 "or name another adapter."
             )
@@ -271,16 +270,21 @@ class _Recorder:
         missing = [site.name for site in self._sites if site.group in ran and site.name not in self._entered]
         if missing and not self._allow_partial:
             raise CaptureError(
-                f"Only {len(self._entered)} of {len(self._sites)} attention layers ran; missing {', '.join(missing[:3])}"
-                f"{'…' if len(missing) > 3 else ''}. Put the model in eval mode, or pass allow_partial=True."
+                f"Only {len(self._entered)} of {len(self._sites)} attention layers ran; {len(missing)} did not, first "
+                f"{missing[0]}. Put the model in eval mode, or pass allow_partial=True."
             )
 
 
-def _named_inputs(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    try:
-        return dict(inspect.signature(module.forward).bind_partial(*args, **kwargs).arguments) | kwargs
-    except (TypeError, ValueError):  # a forward that hides its signature; names are then of no use to us
-        return {**{str(i): value for i, value in enumerate(args)}, **kwargs}
+def _checked_sites(model: nn.Module, adapter: Adapter) -> list[AttentionSite]:
+    if hasattr(model, "_orig_mod"):
+        raise CaptureError("A compiled model's attention cannot be seen. Capture the module that was compiled.")
+    sites = adapter.sites(model)
+    if not sites:
+        left_out = "; ".join(f"{name} is {reason}" for name, reason in adapter.not_attention(model).items())
+        raise CaptureError(
+            f"{type(model).__qualname__} has no attention between tokens ({left_out}), so there is nothing to capture."
+        )
+    return sites
 
 
 def _fingerprint_inputs(inputs: Mapping[str, Any]) -> str:
@@ -289,10 +293,6 @@ def _fingerprint_inputs(inputs: Mapping[str, Any]) -> str:
     for name, value in sorted(tensors.items()):
         parts += [name, value.detach().cpu().float().numpy()]
     return fingerprint(*parts)
-
-
-def _identity(model: Any, name: str) -> str | None:
-    return None if isinstance(model, nn.Module) else getattr(model, name)
 
 
 def _folder(store: str | Path | None) -> tuple[Path, Any]:

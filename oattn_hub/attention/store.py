@@ -1,6 +1,6 @@
 """Captured attention on disk: one 3-tensor per batch, kind and group of layers.
 
-A store is a folder with ``index.json`` and one safetensors file per tensor. In a file the head axis comes first, because
+A store is a folder with ``index.json`` and a safetensors file per tensor. In a file the head axis comes first, because
 layers arrive one after the other; :meth:`AttentionStore.tensor` turns the memory map to ``X[query, key, head]``
 without copying. Only batches named in the index count, and the index is written last: a run that dies leaves a store
 that opens and holds every batch that was finished.
@@ -134,6 +134,11 @@ class AttentionStore:
         entry = next(self._group_entries(self._group_name(group)))
         layers = entry["layers"]
         return [HeadRecord(x["layer"], x["name"], head) for x in layers for head in range(x["heads"])]
+
+    def batches(self, group: str | None = None) -> list[int]:
+        """Numbers of the forward calls in which a group ran."""
+        name = self._group_name(group)
+        return [number for number, batch in enumerate(self._index["batches"]) if name in batch["groups"]]
 
     def shape(self, batch: int, group: str | None = None) -> tuple[int, int, int]:
         """(queries, keys, heads) of one tensor, without opening it."""

@@ -1,13 +1,14 @@
 """Seeing attention where it is computed, with the model left as it is.
 
-A ``TorchFunctionMode`` is on while the model runs. Hooks on the attention modules say which layer is at work; a
+A ``TorchFunctionMode`` is on while the model runs. Who stands around the attention modules says which layer is at work; a
 fused kernel or a softmax met there is an attention call, handed over with its inputs. Nothing the model computes is
 replaced, so its output is bit-identical.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -36,18 +37,45 @@ class Tap(TorchFunctionMode):
         self._trace = MaskTrace(masked_below)
         self._needs_scores = needs_scores
         self._site: AttentionSite | None = None
+        self._is_on = False
         self.unrecognised: list[str] = []
         self.outside: list[str] = []
 
-    def enter_site(self, site: AttentionSite) -> None:
-        """From here on, attention belongs to ``site``."""
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Watch while the model's forward call lasts."""
+        self.outside.clear()
+        self._is_on = True
+        try:
+            with self:
+                yield
+        finally:
+            self._is_on = False
+
+    @contextmanager
+    def looking_away(self) -> Iterator[None]:
+        """Leave the stage to a module that behaves differently when watched; blocks nest."""
+        if not self._is_on:
+            yield
+            return
+        self._is_on = False
+        self.__exit__(None, None, None)
+        try:
+            yield
+        finally:
+            self.__enter__()
+            self._is_on = True
+
+    @contextmanager
+    def at(self, site: AttentionSite) -> Iterator[None]:
+        """Attention met in this block belongs to ``site``."""
         self._site = site
         self.unrecognised.clear()
-
-    def leave_site(self) -> None:
-        """The site's module has returned or failed."""
-        self._site = None
-        self._trace.clear()
+        try:
+            yield
+        finally:
+            self._site = None
+            self._trace.clear()
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None

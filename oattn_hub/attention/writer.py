@@ -6,7 +6,7 @@ import json
 import shutil
 import struct
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -127,10 +127,10 @@ class BatchWriter:
     def discard(self) -> None:
         """Forget the batch: a forward call that failed leaves nothing behind."""
         for file in self._files.values():
-            try:
+            with suppress(
+                OSError
+            ):  # closing flushes, which fails again on a full disk; the file goes away all the same
                 file.stream.close()
-            except OSError:
-                pass  # closing flushes, which fails again on a full disk; the file goes away all the same
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _file(self, group: str, kind: str, shape: tuple[int, int]) -> _TensorFile:
