@@ -110,11 +110,11 @@ def draw_tree(ax: Axes, group: GroupResult, theme: Theme = LIGHT) -> Axes:
 def draw_coefficients(ax: Axes, group: GroupResult, layer: int, head: int, theme: Theme = LIGHT) -> Axes:
     """Expansion coefficients of one head (Fig. 4): the bi-Haar functions of largest support, largest first."""
     values = np.abs(group.coefficients[head_index(group, layer, head)])
-    ax.vlines(np.arange(len(values)), 0, values, color=SERIES[0], lw=1.0)
-    ax.set_yscale("symlog", linthresh=max(float(np.quantile(values, 0.2)), 1e-6))
-    ax.set_ylim(bottom=0)
+    ax.set_yscale("log")
+    ax.set_ylim(_decades(values))
+    ax.vlines(np.arange(len(values)), ax.get_ylim()[0], values, color=SERIES[4], lw=1.0)
     ax.set(xlabel="query-key function, largest support first", ylabel="|coefficient|")
-    ax.set_title(f"Expansion of layer {layer}, head {head}: sum {values.sum():.3g} over {len(values)} functions")
+    ax.set_title(f"Layer {layer}, head {head}: entropy {values.sum():.3g} ({len(values)} functions)")
     return ax
 
 
@@ -141,7 +141,8 @@ def draw_attention(
     ax.set_facecolor(theme.missing)
     image = ax.imshow(shown, cmap=MATRIX_MAP, interpolation="nearest", aspect=shown.shape[1] / shown.shape[0])
     _colour_bar(ax, image, f"√{kind}" if kind == "probs" else kind)
-    ax.set(title="After organisation" if organised else "Before", xlabel="key", ylabel="query")
+    state = "after organisation" if organised else "before"
+    ax.set(title=f"Layer {layer}, head {head}, {state}", xlabel="key", ylabel="query")
     ax.tick_params(labelbottom=False, labelleft=False, length=0)
     return ax
 
@@ -151,13 +152,12 @@ def draw_network(ax: Axes, group: GroupResult, theme: Theme = LIGHT) -> Axes:
     values = np.abs(group.network_coefficients)
     for batch, row in enumerate(values):
         total = group.network_entropies[batch]
-        ax.plot(row, lw=1.1, alpha=0.85, color=SERIES[batch % len(SERIES)], label=f"batch {batch}: {total:.3g}")
-    positive = values[values > 0]
-    ax.set_yscale("symlog", linthresh=float(np.quantile(positive, 0.1)) if positive.size else 1.0)
-    ax.set_ylim(bottom=0)
+        ax.plot(row, ".", ms=5, alpha=0.85, color=SERIES[batch % len(SERIES)], label=f"batch {batch}: {total:.4g}")
+    ax.set_yscale("log")
+    ax.set_ylim(_decades(values))
     ax.set(xlabel="tri-Haar function, largest support first", ylabel="|coefficient|")
     ax.set_title(f"Network entropies ({group.name})")
-    ax.legend(ncols=2, loc="upper right")
+    ax.legend(ncols=3, loc="upper right", handletextpad=0.1, columnspacing=1.0)
     return ax
 
 
@@ -215,7 +215,7 @@ def _head_colours(group: GroupResult, colour: str) -> tuple[Array, str, str]:
 def _colour_bar(ax: Axes, mappable: Any, label: str) -> None:
     figure = ax.get_figure()
     assert figure is not None
-    bar = figure.colorbar(mappable, ax=ax, fraction=0.046, pad=0.08 if ax.name == "3d" else 0.03)
+    bar = figure.colorbar(mappable, ax=ax, fraction=0.046, pad=0.14 if ax.name == "3d" else 0.03)
     bar.set_label(label)
     bar.outline.set_visible(False)  # type: ignore[operator]
 
@@ -224,6 +224,12 @@ def _integer_ticks(axis: Any, names: Array) -> None:
     """At most about 16 ticks, at whole positions, named by ``names``."""
     step = max(1, -(-len(names) // 16))
     axis.set_ticks(np.arange(0, len(names), step), [str(name) for name in names[::step]])
+
+
+def _decades(values: Array, count: int = 4) -> tuple[float, float]:
+    """Limits of a logarithmic axis that shows the largest values and ``count`` decades below; the rest is rounding."""
+    top = float(values.max(initial=0.0)) or 1.0
+    return top * 10.0**-count, top * 2.0
 
 
 def _line_width(n_leaves: int) -> float:

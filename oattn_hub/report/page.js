@@ -132,8 +132,9 @@ function drawBatches(group, head) {
 
 function drawCoefficients(group, head) {
   const scale = group.coefficientMax.values[head] / 65535, y = Array.from(group.coefficients.row(head), (code) => code * scale);
+  const top = Math.log10(group.coefficientMax.values[head]);
   const trace = { type: "bar", y, marker: { color: colour("--accent"), line: { width: 0 } }, hovertemplate: "function %{x}<br>|coefficient| %{y:.3g}<extra></extra>" };
-  Plotly.react("coefficients", [trace], look({ bargap: 0, xaxis: axis({ showgrid: false }), yaxis: axis({ title: { text: "|coefficient|" } }) }), quiet);
+  Plotly.react("coefficients", [trace], look({ bargap: 0, xaxis: axis({ showgrid: false }), yaxis: axis({ title: { text: "|coefficient|" }, type: "log", range: [top - 4, top + 0.1], dtick: 1, exponentformat: "power" }) }), quiet);
 }
 
 // ---------------------------------------------------------------- where it lies among the others
@@ -174,8 +175,7 @@ function drawDiffusion(group, head) {
   const byLayer = element("colour").value === "layer";
   const all = { mode: "markers", text: coordinates[0].map((_, i) => group.label(i)), customdata: coordinates[0].map((_, i) => i), hovertemplate: "%{text}<extra></extra>",
     marker: { size: webgl ? 4 : 7, color: Array.from((byLayer ? group.layers : group.entropy).values), colorscale: byLayer ? page.scales.layer : page.scales.entropy, colorbar: bar(byLayer ? "layer" : "entropy") } };
-  const picked = { mode: "markers", hoverinfo: "skip", marker: { size: webgl ? 9 : 14, color: "rgba(0,0,0,0)", symbol: webgl ? "circle-open" : "circle-open", line: { width: 3 } } };
-  picked.marker.color = colour("--mark");
+  const picked = { mode: "markers", hoverinfo: "skip", marker: { size: webgl ? 9 : 14, color: colour("--mark"), symbol: "circle-open", line: { width: 3 } } };
   const names = webgl ? ["x", "y", "z"] : ["x", "y"];
   names.forEach((name, d) => { all[name] = coordinates[d]; picked[name] = [coordinates[d][head]]; });
   all.type = picked.type = webgl ? "scatter3d" : "scatter";
@@ -194,7 +194,7 @@ function drawAffinity(group, head) {
   const trace = { type: "heatmap", z, zmin: 0, zmax: 1, colorscale: page.scales.entropy, colorbar: bar("affinity"), customdata: kept.map((a) => kept.map((b) => `${group.label(a)}<br>${group.label(b)}`)), hovertemplate: "%{customdata}<br>affinity %{z:.2f}<extra></extra>" };
   const place = order.indexOf(head) / step;
   const line = (x0, x1, y0, y1) => ({ type: "line", x0, x1, y0, y1, line: { color: colour("--mark"), width: 1.5 } });
-  const bare = { showticklabels: false, fixedrange: true, ticks: "" };
+  const bare = { showticklabels: false, fixedrange: true, ticks: "", showgrid: false, zeroline: false };
   const layout = look({ margin: { l: 4, r: 4, t: 4, b: 4 }, xaxis: bare, yaxis: { ...bare, autorange: "reversed", scaleanchor: "x", constrain: "domain" }, shapes: [line(place, place, -0.5, names.length - 0.5), line(-0.5, names.length - 0.5, place, place)] });
   Plotly.react("affinity", [trace], layout, quiet);
   element("affinity").kept = kept;
@@ -276,6 +276,7 @@ function showHead(group, head) {
   drawDiffusion(group, head);
   drawAffinity(group, head);
   document.body.dataset.head = group.key(head);
+  Plotly.Plots.resize("map"); // its panel is as high as the head's, which has just been filled
 }
 
 function step(by) {

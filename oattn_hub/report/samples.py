@@ -1,8 +1,9 @@
 """Attention matrices small enough to be looked at: block means of at most 64 x 64, one byte an entry.
 
-A report keeps one batch's matrices of every head for display. Code 0 is a missing (masked) entry; codes 1 to 255 run
-linearly from the head's smallest to its largest value, of the square root for ``probs``, because attention spans
-orders of magnitude and a linear scale would show one bright dot. Nothing is computed from these bytes.
+A report keeps one batch's matrices of every head for display, before and after organisation. Code 0 is a missing
+(masked) entry; codes 1 to 255 run linearly from the head's smallest to its largest value, of the square root for
+``probs``, because attention spans orders of magnitude and a linear scale would show one bright dot. Nothing is
+computed from these bytes.
 """
 
 from __future__ import annotations
@@ -13,31 +14,57 @@ from numpy.typing import NDArray
 from oattn_hub.report.group import Array
 
 DISPLAY_SIDE = 64
+_DISPLAY_BYTES = 3_000_000  # of all heads together, so that the page of a thousand heads stays small
 _MISSING, _LOWEST, _HIGHEST = 0, 1, 255
 
 
-def display_samples(
-    X: Array, kind: str, query_order: Array | None = None, key_order: Array | None = None, side: int = DISPLAY_SIDE
-) -> tuple[NDArray[np.uint8], Array, Array]:
-    """Codes (head, q, k) of a (query, key, head) tensor in the given orders, and each head's values of code 1 and 255.
+def display_side(n_heads: int) -> int:
+    """Rows and columns a head is shown with at most.
 
-    >>> codes, low, high = display_samples(np.array([[[0.0], [1.0]], [[np.nan], [0.25]]]), "probs")
-    >>> codes[0].tolist(), low.tolist(), high.tolist()
-    ([[1, 255], [0, 128]], [0.0], [1.0])
+    >>> display_side(144), display_side(1000)
+    (64, 54)
     """
-    values = np.moveaxis(np.asarray(X, dtype=np.float64), -1, 0)
+    return int(min(DISPLAY_SIDE, max(8, np.sqrt(_DISPLAY_BYTES / n_heads))))
+
+
+def display_matrix(
+    X: Array, kind: str, query_order: Array | None = None, key_order: Array | None = None, side: int = DISPLAY_SIDE
+) -> Array:
+    """(head, q, k) of a (query, key, head) tensor: ordered, reduced to block means, and rooted for ``probs``."""
+    values = np.moveaxis(np.asarray(X), -1, 0)
     if query_order is not None:
         values = values[:, query_order]
     if key_order is not None:
         values = values[:, :, key_order]
-    values = _block_means(_block_means(values, 1, side), 2, side)
-    if kind == "probs":
-        values = np.sqrt(np.maximum(values, 0.0))
-    return _encode(values)
+    values = _block_means(_block_means(values.astype(np.float64), 1, side), 2, side)
+    return np.sqrt(np.maximum(values, 0.0)) if kind == "probs" else values
+
+
+def value_range(*matrices: Array) -> tuple[Array, Array]:
+    """(H,) smallest and largest value of each head over all given (head, q, k) arrays; 0 where all is missing."""
+    values = np.concatenate([matrix.reshape(len(matrix), -1) for matrix in matrices], axis=1)
+    present = ~np.isnan(values)
+    low = np.where(present, values, np.inf).min(axis=1)
+    high = np.where(present, values, -np.inf).max(axis=1)
+    empty = ~present.any(axis=1)
+    return np.where(empty, 0.0, low).astype(np.float32), np.where(empty, 0.0, high).astype(np.float32)
+
+
+def encode(values: Array, low: Array, high: Array) -> NDArray[np.uint8]:
+    """Codes of (head, q, k) values on each head's range.
+
+    >>> values = display_matrix(np.array([[[0.0], [1.0]], [[np.nan], [0.25]]]), "probs")
+    >>> encode(values, *value_range(values))[0].tolist()
+    [[1, 255], [0, 128]]
+    """
+    present = ~np.isnan(values)
+    spread = np.where(high > low, high - low, 1.0)[:, None, None]
+    scaled = _LOWEST + (np.where(present, values, 0.0) - low[:, None, None]) * (_HIGHEST - _LOWEST) / spread
+    return np.where(present, np.clip(np.rint(scaled), _LOWEST, _HIGHEST), _MISSING).astype(np.uint8)
 
 
 def decode(codes: Array, low: float, high: float, kind: str) -> Array:
-    """One head's values back from its codes, NaN where missing; exact to 1/254 of the head's range."""
+    """One head's values back from its codes, NaN where missing; exact to 1/254 of the head's (rooted) range."""
     values = low + (codes.astype(np.float64) - _LOWEST) * (high - low) / (_HIGHEST - _LOWEST)
     values = np.square(values) if kind == "probs" else values
     return np.where(codes == _MISSING, np.nan, values)
@@ -48,20 +75,8 @@ def _block_means(values: Array, axis: int, side: int) -> Array:
     n = values.shape[axis]
     if n <= side:
         return values
-    starts = np.unique(np.arange(side) * n // side)
+    starts = np.arange(side) * n // side
     present = ~np.isnan(values)
     totals = np.add.reduceat(np.where(present, values, 0.0), starts, axis=axis)
     counts = np.add.reduceat(present, starts, axis=axis, dtype=np.int64)
     return np.divide(totals, counts, out=np.full_like(totals, np.nan), where=counts > 0)
-
-
-def _encode(values: Array) -> tuple[NDArray[np.uint8], Array, Array]:
-    present = ~np.isnan(values)
-    low = np.where(present, values, np.inf).min(axis=(1, 2))
-    high = np.where(present, values, -np.inf).max(axis=(1, 2))
-    empty = ~present.any(axis=(1, 2))
-    low, high = np.where(empty, 0.0, low), np.where(empty, 0.0, high)
-    spread = np.where(high > low, high - low, 1.0)[:, None, None]
-    scaled = _LOWEST + (np.where(present, values, 0.0) - low[:, None, None]) * (_HIGHEST - _LOWEST) / spread
-    codes = np.where(present, np.rint(scaled), _MISSING).astype(np.uint8)
-    return codes, low.astype(np.float32), high.astype(np.float32)

@@ -9,7 +9,7 @@ import pytest
 
 from oattn_hub.geometry.tree import PartitionTree
 from oattn_hub.report import GroupResult, ModelInfo, Provenance, Report, Settings
-from oattn_hub.report.samples import display_samples
+from oattn_hub.report.samples import display_matrix, encode, value_range
 
 GroupMaker = Callable[..., GroupResult]
 
@@ -34,8 +34,8 @@ def _make_group(
     distances = np.linalg.norm(points[:, None] - points[None], axis=-1)
     X = random.dirichlet(np.full(tokens, 0.2), size=(total, tokens)).transpose(1, 2, 0)
     order = random.permutation(tokens)
-    samples, low, high = display_samples(X, "probs")
-    organised, _, _ = display_samples(X, "probs", order, order)
+    before, after = display_matrix(X, "probs"), display_matrix(X, "probs", order, order)
+    low, high = value_range(before, after)
     return GroupResult(
         name=name, n_queries=tokens, n_keys=tokens, fraction=0.1, jaccard=0.9, spearman=0.95,
         layer_names=tuple(f"{name}.layer.{layer + first_layer}.attention" for layer in layers),
@@ -49,8 +49,9 @@ def _make_group(
         affinity=np.exp(-distances / np.median(distances)).astype(np.float32),
         distance_quantiles=np.sort(random.random((n_batches, 11)), axis=1),
         diffusion=points - points.mean(axis=0), diffusion_eigenvalues=np.array([0.9, 0.5, 0.2]),
-        head_labels=PartitionTree.dyadic(total).labels, query_labels=PartitionTree.dyadic(tokens).labels, key_labels=PartitionTree.dyadic(tokens).labels,
-        samples=samples, organised=organised, sample_low=low, sample_high=high,
+        head_labels=PartitionTree.dyadic(total).labels, query_labels=PartitionTree.dyadic(tokens).labels,
+        key_labels=PartitionTree.dyadic(tokens).labels,
+        samples=encode(before, low, high), organised=encode(after, low, high), sample_low=low, sample_high=high,
     )  # fmt: skip
 
 

@@ -1,0 +1,167 @@
+"""From attention tensors to a group's numbers: each batch organised and measured on its own, then joined.
+
+Plain arrays in, plain arrays out; a batch's measurement can be kept in a file, which is what makes a run resumable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Protocol, Self
+
+import numpy as np
+
+from oattn_hub.errors import FormatError
+from oattn_hub.files import read_tensors, write_tensors
+from oattn_hub.geometry import Questionnaire, binary_tree, diffusion, expansion, flexible_tree, stability
+from oattn_hub.report.group import Array, GroupResult
+from oattn_hub.report.records import Settings
+from oattn_hub.report.samples import display_matrix, display_side, encode, value_range
+
+_QUANTILES = np.linspace(0.0, 1.0, 101)
+_DIMENSIONS = 3
+
+
+class Head(Protocol):
+    """What a store's ``heads()`` gives for each place on the head axis."""
+
+    @property
+    def layer(self) -> int: ...
+    @property
+    def layer_name(self) -> str: ...
+    @property
+    def head(self) -> int: ...
+
+
+@dataclass(frozen=True, eq=False)
+class BatchMeasurement:
+    """One batch of one group, organised and measured.
+
+    Args:
+        entropies: (H,) head entropies; coefficients (H, m), supports (m,): what they are sums of.
+        network_coefficients: (m',) tri-Haar coefficients, largest support first.
+        affinity: (H, H) between heads.
+        distance_quantiles: (101,) quantiles of the distances between heads, in units of their median.
+        query_labels, key_labels: trees of the batch.
+    """
+
+    entropies: Array
+    coefficients: Array
+    supports: Array
+    network_coefficients: Array
+    affinity: Array
+    distance_quantiles: Array
+    query_labels: Array
+    key_labels: Array
+
+    def save(self, path: Path) -> None:
+        """Write the measurement, whole or not at all."""
+        write_tensors(path, {item.name: getattr(self, item.name) for item in fields(self)})
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Read a measurement back, bit for bit."""
+        tensors = read_tensors(path)
+        if set(tensors) != {item.name for item in fields(cls)}:
+            raise FormatError(f"{path} is not a measurement of this version. Delete it and run again.")
+        return cls(**tensors)
+
+
+def measure_batch(X: Array, settings: Settings) -> BatchMeasurement:
+    """Organise one (query, key, head) tensor (Algorithm 1) and expand it in the Haar bases of its trees."""
+    organised = Questionnaire(**settings.questionnaire).fit(X)
+    trees = organised.trees_
+    heads = expansion(X, trees, ("query", "key"), settings.head_functions)
+    network = expansion(X, trees, ("query", "key", "head"), settings.network_functions)
+    return BatchMeasurement(
+        entropies=heads.entropy(),
+        coefficients=heads.coefficients.T.astype(np.float32),
+        supports=heads.supports,
+        network_coefficients=network.coefficients.astype(np.float32),
+        affinity=organised.affinities_["head"].astype(np.float32),
+        distance_quantiles=_distance_quantiles(organised.history_[-1].distances["head"]),
+        query_labels=trees["query"].labels,
+        key_labels=trees["key"].labels,
+    )
+
+
+def join_batches(
+    name: str, heads: Sequence[Head], sample: Array, batches: Sequence[BatchMeasurement], settings: Settings
+) -> GroupResult:
+    """A group's result from its measured batches; ``sample`` is the first batch's tensor, kept for display."""
+    entropies = np.stack([batch.entropies for batch in batches])
+    agreement = stability(entropies, fraction=settings.fraction, seed=settings.seed)
+    network = np.stack([batch.network_coefficients for batch in batches])
+    affinity = np.mean([batch.affinity for batch in batches], axis=0, dtype=np.float64)
+    coordinates, eigenvalues = _diffusion(affinity)
+    return GroupResult(
+        name=name,
+        n_queries=sample.shape[0],
+        n_keys=sample.shape[1],
+        fraction=settings.fraction,
+        jaccard=agreement.jaccard,
+        spearman=agreement.spearman,
+        layer_names=tuple(record.layer_name for record in heads),
+        layers=np.array([record.layer for record in heads]),
+        heads=np.array([record.head for record in heads]),
+        entropies=entropies,
+        entropy_low=agreement.mean_low,
+        entropy_high=agreement.mean_high,
+        ranks=1 + agreement.rank,
+        rank_low=1 + agreement.rank_low,
+        rank_high=1 + agreement.rank_high,
+        bottom_counts=agreement.bottom_counts,
+        top_counts=agreement.top_counts,
+        network_entropies=np.abs(network, dtype=np.float64).sum(axis=1),
+        network_coefficients=network,
+        coefficients=batches[0].coefficients,
+        supports=batches[0].supports,
+        affinity=affinity.astype(np.float32),
+        distance_quantiles=np.stack([batch.distance_quantiles for batch in batches]),
+        diffusion=coordinates,
+        diffusion_eigenvalues=eigenvalues,
+        head_labels=_head_tree_labels(affinity, settings.questionnaire),
+        **_display(sample, batches[0], settings.kind),
+    )
+
+
+def _display(sample: Array, batch: BatchMeasurement, kind: str) -> dict[str, Array]:
+    """The sample batch's matrices before and after its trees order them."""
+    orders = tuple(np.argsort(labels[-1]) for labels in (batch.query_labels, batch.key_labels))
+    side = display_side(sample.shape[2])
+    before, after = display_matrix(sample, kind, side=side), display_matrix(sample, kind, *orders, side=side)
+    low, high = value_range(before, after)
+    return {
+        "query_labels": batch.query_labels,
+        "key_labels": batch.key_labels,
+        "samples": encode(before, low, high),
+        "organised": encode(after, low, high),
+        "sample_low": low,
+        "sample_high": high,
+    }
+
+
+def _distance_quantiles(distances: Array) -> Array:
+    """Quantiles of the distances between different heads in units of their median; zeros for a single head."""
+    pairs = distances[np.triu_indices(len(distances), k=1)]
+    if pairs.size == 0:
+        return np.zeros(len(_QUANTILES))
+    median = float(np.median(pairs))
+    return np.asarray(np.quantile(pairs / (median or 1.0), _QUANTILES))
+
+
+def _diffusion(affinity: Array) -> tuple[Array, Array]:
+    """(H, 3) leading non-trivial diffusion coordinates, zero where a small group has fewer, and their eigenvalues."""
+    geometry = diffusion(affinity, _DIMENSIONS + 1)
+    found = geometry.coordinates()[:, 1:]
+    missing = _DIMENSIONS - found.shape[1]
+    return np.pad(found, ((0, 0), (0, missing))), np.pad(geometry.values[1:], (0, missing))
+
+
+def _head_tree_labels(affinity: Array, questionnaire: Mapping[str, Any]) -> Array:
+    """The tree of the mean affinity, grown as the questionnaire grows its own."""
+    if questionnaire["tree"] == "binary":
+        return binary_tree(affinity).labels
+    names = ("constant", "median", "n_eigenvectors")
+    return flexible_tree(affinity, **{name: questionnaire[name] for name in names}).labels

@@ -1,0 +1,165 @@
+"""Runs on disk: where an analysis keeps its finished stages, and how it is found again.
+
+A run is addressed by everything that goes into its numbers: model revision, inputs, parameters, the code that computes
+and the libraries underneath. So the same call finds the same folder, and a changed one never finds a stale result.
+
+``$OATTN_HOME`` (default: ``$XDG_CACHE_HOME/oattn_hub``, ``~/.cache/oattn_hub``) holds::
+
+    runs/<address>/attention/          captured tensors, while the run is going on
+    runs/<address>/measured/           one file per group and batch, while the run is going on
+    runs/<address>/report/             the result
+    requests/<address>.json            call -> run, so that a repeated call need not even load the model
+
+All of it may be deleted at any time.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import oattn_hub
+from oattn_hub.errors import OattnError
+from oattn_hub.files import fingerprint, read_json, sha256_file, write_json
+from oattn_hub.report import Report
+
+_PACKAGES = ("torch", "transformers", "timm", "numpy", "scipy", "numba")
+_ROOMS = ("adapters", "attention", "geometry", "models", "report")
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+
+
+def home() -> Path:
+    """The folder of all runs."""
+    if chosen := os.environ.get("OATTN_HOME"):
+        return Path(chosen).expanduser()
+    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(base).expanduser() / "oattn_hub"
+
+
+def versions() -> dict[str, str]:
+    """Versions of what computes the numbers, without importing any of it."""
+    found = {"oattn_hub": oattn_hub.__version__, "python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+@cache
+def code_fingerprint() -> str:
+    """SHA-256 of the source that computes a report, so that a changed method never meets an old result."""
+    folder = Path(oattn_hub.__file__).parent
+    sources = [path for room in _ROOMS for path in sorted((folder / room).glob("*.py"))]
+    sources.append(folder / "analyzer.py")
+    return fingerprint([[str(path.relative_to(folder)), sha256_file(path)] for path in sources])
+
+
+class Run:
+    """The folder of one analysis."""
+
+    def __init__(self, *address: Any) -> None:
+        self.address = fingerprint(*address, code_fingerprint(), versions())
+        self.folder = home() / "runs" / self.address[:32]
+
+    @property
+    def attention(self) -> Path:
+        """Where the captured tensors go."""
+        return self.folder / "attention"
+
+    def measured(self, group: str, batch: int) -> Path:
+        """Where the measurement of one group and batch goes."""
+        return self.folder / "measured" / f"{fingerprint(group)[:16]}-{batch:05d}.safetensors"
+
+    def report(self) -> Report | None:
+        """The finished report, if there is a whole one."""
+        return _load_or_none(self.folder / "report")
+
+    def finish(self, report: Report) -> None:
+        """Keep the report and give back the room its stages took."""
+        report.save(self.folder / "report")
+        for stage in ("attention", "measured"):
+            shutil.rmtree(self.folder / stage, ignore_errors=True)
+
+
+class Request:
+    """A call as it was made, before anything is loaded; remembers the run that answered it."""
+
+    def __init__(self, spec: Any, data: Any, options: Mapping[str, Any], parameters: Mapping[str, Any]) -> None:
+        parts = (_model_signature(spec, options), _data_signature(data))
+        self._file: Path | None = None
+        if all(part is not None for part in parts):
+            known = {name: value for name, value in options.items() if name != "token"}
+            address = fingerprint(*parts, known, dict(parameters), code_fingerprint(), versions())
+            self._file = home() / "requests" / f"{address[:32]}.json"
+
+    def answer(self) -> Report | None:
+        """The report that answered this very call before, if model, data and code are unchanged."""
+        if self._file is None or not self._file.exists():
+            return None
+        return _load_or_none(home() / "runs" / str(read_json(self._file)["run"]) / "report")
+
+    def remember(self, run: Run) -> None:
+        """Note which run answers this call."""
+        if self._file is not None:
+            write_json(self._file, {"run": run.folder.name})
+
+
+def _load_or_none(folder: Path) -> Report | None:
+    if not (folder / "report.json").exists():
+        return None
+    try:
+        return Report.load(folder)
+    except OattnError:
+        return None  # damaged or of an older version: it is only a cache, so it is made again
+
+
+def _model_signature(spec: Any, options: Mapping[str, Any]) -> Any:
+    """What tells whether the model is the same one as last time, without loading it; None if that cannot be told."""
+    if not isinstance(spec, str | Path):
+        return None
+    folder = Path(spec)
+    if folder.is_dir():
+        return [str(folder.resolve()), _file_signatures(folder)]
+    commit = _hub_commit(str(spec), options) if "/" in str(spec) else None
+    return None if commit is None else [str(spec), commit]
+
+
+def _data_signature(data: Any) -> Any:
+    if data is None:
+        return "bundled"
+    if isinstance(data, str | Path) and Path(data).exists():
+        return [str(Path(data).resolve()), _file_signatures(Path(data))]
+    if isinstance(data, Sequence) and not isinstance(data, str) and all(isinstance(item, str) for item in data):
+        return list(data)
+    return None
+
+
+def _file_signatures(path: Path) -> list[list[Any]]:
+    """Name, size and time of change of a file or of the files in a folder."""
+    files = sorted(item for item in path.rglob("*") if item.is_file()) if path.is_dir() else [path]
+    return [[str(item.relative_to(path)), (stat := item.stat()).st_size, stat.st_mtime_ns] for item in files]
+
+
+def _hub_commit(repo_id: str, options: Mapping[str, Any]) -> str | None:
+    """The commit a Hub id stands for now: asked of the Hub, or of the local cache when offline."""
+    from huggingface_hub import HfApi, constants, try_to_load_from_cache
+
+    revision = options.get("revision")
+    if revision is not None and _COMMIT.fullmatch(revision):
+        return str(revision)
+    if not (options.get("local_files_only") or constants.HF_HUB_OFFLINE):
+        try:
+            return HfApi(token=options.get("token")).model_info(repo_id, revision=revision, timeout=5).sha
+        except Exception:  # no connection, no such repo, no right: loading the model will say which
+            pass
+    cached = try_to_load_from_cache(repo_id, "config.json", cache_dir=options.get("cache_dir"), revision=revision)
+    return Path(cached).parent.name if isinstance(cached, str) else None
