@@ -11,19 +11,18 @@ looked at once, at the end; 500 training images are kept back for watching.
 import argparse
 import json
 import math
-import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
+from torch.nn import functional
+from training import Budget
 from transformers import ViTConfig, ViTForImageClassification, ViTImageProcessor
 
 BATCH = 64
 HELD_OUT = 500
 PEAK_LEARNING_RATE = 1e-3
-WARMUP = 0.04  # share of the budget
 ALL_TOKENS_FROM = 0.75  # before this share of the budget half of the patches are dropped: twice the images a second
 MEAN, STD = (0.491, 0.482, 0.447), (0.247, 0.243, 0.262)
 
@@ -95,18 +94,13 @@ def normalise(images: torch.Tensor) -> torch.Tensor:
 def augment(images: torch.Tensor) -> torch.Tensor:
     """Random crop after reflecting 4 pixels, mirror, brightness and contrast, each image on its own."""
     n = len(images)
-    padded = F.pad(images.float(), (4, 4, 4, 4), mode="reflect")
+    padded = functional.pad(images.float(), (4, 4, 4, 4), mode="reflect")
     window = torch.arange(32)
     rows, columns = torch.randint(0, 9, (n, 1)) + window, torch.randint(0, 9, (n, 1)) + window
     columns = torch.where(torch.rand(n, 1) < 0.5, columns.flip(1), columns)
     cut = padded[torch.arange(n)[:, None, None], :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
     gain, shift = 1 + 0.5 * (torch.rand(n, 1, 1, 1) - 0.5), 60 * (torch.rand(n, 1, 1, 1) - 0.5)
     return ((cut - 128) * gain + 128 + shift).clamp(0, 255)
-
-
-def learning_rate(done: float) -> float:
-    warm = min(1.0, done / WARMUP)
-    return PEAK_LEARNING_RATE * warm * (0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * min(1.0, done))))
 
 
 @torch.no_grad()
@@ -127,44 +121,32 @@ def load(path: Path) -> tuple[torch.Tensor, torch.Tensor, list[str]]:
 
 
 def train(model: Any, images: torch.Tensor, labels: torch.Tensor, minutes: float, checkpoint: Path) -> dict[str, float]:
-    """Train until the budget is used; the state (with the time used) is kept in `checkpoint` after every epoch."""
+    """Train until the budget is used; returns what there is to say about the run."""
     decayed = [p for p in model.parameters() if p.ndim >= 2]
     others = [p for p in model.parameters() if p.ndim < 2]
     optimiser = torch.optim.AdamW([{"params": decayed, "weight_decay": 0.05}, {"params": others, "weight_decay": 0.0}])
-    used, epoch = 0.0, 0
-    if checkpoint.exists():
-        state = torch.load(checkpoint, weights_only=True)
-        model.load_state_dict(state["model"])
-        optimiser.load_state_dict(state["optimiser"])
-        used, epoch = state["used"], state["epoch"]
+    budget = Budget(minutes, PEAK_LEARNING_RATE, checkpoint, model, optimiser)
     watch = images[:HELD_OUT], labels[:HELD_OUT]
     images, labels = images[HELD_OUT:], labels[HELD_OUT:]
     model.train()
-    while used < 60 * minutes:
-        torch.manual_seed(epoch)
+    while budget.is_left:
+        torch.manual_seed(budget.epoch)
         losses = []
         for rows in torch.randperm(len(images)).split(BATCH):
-            started = time.monotonic()
-            done = used / (60 * minutes)
-            for group in optimiser.param_groups:
-                group["lr"] = learning_rate(done)
-            logits = classify(model, normalise(augment(images[rows])), keep=None if done > ALL_TOKENS_FROM else 32)
-            loss = F.cross_entropy(logits, labels[rows], label_smoothing=0.1)
-            optimiser.zero_grad()
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimiser.step()
-            losses.append(loss.item())
-            used += time.monotonic() - started
-            if used >= 60 * minutes:
+            with budget.step():
+                keep = None if budget.share > ALL_TOKENS_FROM else 32
+                logits = classify(model, normalise(augment(images[rows])), keep)
+                loss = functional.cross_entropy(logits, labels[rows], label_smoothing=0.1)
+                optimiser.zero_grad()
+                loss.backward()
+                torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+                optimiser.step()
+                losses.append(loss.item())
+            if not budget.is_left:
                 break
-        epoch += 1
         watched = accuracy(model, *watch)
-        print(f"{used / 60:5.1f} min  epoch {epoch}  loss {np.mean(losses):.3f}  held-out {watched:.3f}", flush=True)
-        state = {"model": model.state_dict(), "optimiser": optimiser.state_dict(), "used": used, "epoch": epoch}
-        torch.save(state, checkpoint.with_suffix(".new"))
-        checkpoint.with_suffix(".new").replace(checkpoint)
-    return {"minutes": used / 60, "epochs": epoch, "held_out_accuracy": watched}
+        budget.end_epoch(f"loss {np.mean(losses):.3f}  held-out accuracy {watched:.3f}")
+    return {"minutes": budget.used / 60, "epochs": budget.epoch, "held_out_accuracy": watched}
 
 
 def save(model: ViTForImageClassification, out: Path) -> None:

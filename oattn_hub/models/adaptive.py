@@ -5,12 +5,13 @@ have the full embedding width, each later cluster a width `div_val` times smalle
 softmax over the frequent words and one entry per later cluster, times the softmax inside that cluster.
 """
 
+import math
 from dataclasses import dataclass
 from typing import cast
 
 import torch
-import torch.nn.functional as F
 from torch import nn
+from torch.nn import functional
 
 
 @dataclass(frozen=True)
@@ -66,17 +67,17 @@ class AdaptiveEmbedding(nn.Module):
             vectors = self._project(self.emb_layers[0](words), 0)
         else:
             vectors = self._from_clusters(words)
-        return vectors * self.d_model**0.5
+        return vectors * math.sqrt(self.d_model)
 
     def _from_clusters(self, words: torch.Tensor) -> torch.Tensor:
-        vectors = self.emb_projs[0].new_zeros(*words.shape, self.d_model)
+        vectors = next(self.parameters()).new_zeros(*words.shape, self.d_model)
         for index, (start, end) in enumerate(self.clusters.bounds):
             inside = (words >= start) & (words < end)
             vectors[inside] = self._project(self.emb_layers[index](words[inside] - start), index)
         return vectors
 
     def _project(self, vectors: torch.Tensor, index: int) -> torch.Tensor:
-        return F.linear(vectors, self.emb_projs[index]) if len(self.emb_projs) else vectors
+        return functional.linear(vectors, self.emb_projs[index]) if len(self.emb_projs) else vectors
 
 
 class AdaptiveLogSoftmax(nn.Module):
@@ -90,9 +91,7 @@ class AdaptiveLogSoftmax(nn.Module):
             self.cluster_weight = nn.Parameter(torch.zeros(n_tails, clusters.width))
             self.cluster_bias = nn.Parameter(torch.zeros(n_tails))
         self.out_projs = nn.ParameterList(
-            nn.Parameter(torch.empty(d_model, width))
-            for width in clusters.widths
-            if clusters.needs_projection(d_model)
+            nn.Parameter(torch.empty(d_model, width)) for width in clusters.widths if clusters.needs_projection(d_model)
         )
         tables = (
             [(clusters.width, clusters.n_words)]
@@ -135,11 +134,11 @@ class AdaptiveLogSoftmax(nn.Module):
         weight, bias = self._table(0)
         if self.clusters.cutoffs:
             weight, bias = torch.cat([weight, self.cluster_weight]), torch.cat([bias, self.cluster_bias])
-        return F.log_softmax(F.linear(self._project(hidden, 0), weight, bias), dim=-1)
+        return functional.log_softmax(functional.linear(self._project(hidden, 0), weight, bias), dim=-1)
 
     def _inside(self, hidden: torch.Tensor, index: int) -> torch.Tensor:
         weight, bias = self._table(index)
-        return F.log_softmax(F.linear(self._project(hidden, index), weight, bias), dim=-1)
+        return functional.log_softmax(functional.linear(self._project(hidden, index), weight, bias), dim=-1)
 
     def _table(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
         if not self.clusters.share_one_table:
@@ -149,4 +148,4 @@ class AdaptiveLogSoftmax(nn.Module):
         return layer.weight[rows], layer.bias[rows]
 
     def _project(self, hidden: torch.Tensor, index: int) -> torch.Tensor:
-        return F.linear(hidden, self.out_projs[index].T) if len(self.out_projs) else hidden
+        return functional.linear(hidden, self.out_projs[index].T) if len(self.out_projs) else hidden

@@ -12,15 +12,15 @@ Relative positions, segment memory, adaptive softmax. Names of the parameters ar
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
-import torch.nn.functional as F
 from huggingface_hub.dataclasses import strict
 from torch import nn
+from torch.nn import functional
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers import initialization as init
-from transformers.utils import ModelOutput
+from transformers.utils.generic import ModelOutput
 
 from oattn_hub.models.adaptive import AdaptiveEmbedding, AdaptiveLogSoftmax, Clusters
 
@@ -28,7 +28,7 @@ Memory = list[torch.Tensor]  # one (memory, batch, d_model) tensor per layer: th
 
 
 @strict
-class TransfoXLConfig(PreTrainedConfig):
+class TransfoXLConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
     """Shape of a Transformer-XL, with the keys of the Hub's config.json.
 
     `mem_len` past positions are remembered; `same_length` lets every query see the same number of keys; distances
@@ -73,11 +73,12 @@ class TransfoXLConfig(PreTrainedConfig):
             raise ValueError("attn_type must be 0: only Transformer-XL's own relative attention is implemented.")
         if self.same_length and self.mem_len <= 0:
             raise ValueError(
-                f"same_length=True needs mem_len > 0, got {self.mem_len}: no query would see a key. Set same_length=False."
+                f"same_length=True needs mem_len > 0, got {self.mem_len}: no query would see a key. "
+                "Set same_length=False."
             )
         if self.tie_projs is None:
             self.tie_projs = [False] + [kwargs.pop("proj_share_all_but_first", True)] * len(self.cutoffs)
-        super().__post_init__(**kwargs)
+        super().__post_init__(**kwargs)  # type: ignore[no-untyped-call]
 
     @property
     def clusters(self) -> Clusters:
@@ -116,18 +117,18 @@ class RelativeAttention(nn.Module):
         query, key, value = self.qkv_net(self.layer_norm(source) if self.pre_lnorm else source).chunk(3, dim=-1)
         query = self._heads(query[:, -hidden.shape[1] :])
         key, value = self._heads(key), self._heads(value)
-        position = self.r_net(distances).unflatten(-1, (self.n_head, self.d_head))
+        position = self._heads(self.r_net(distances))
         content = torch.einsum("bind,bjnd->bnij", query + self.r_w_bias, key)
         relative = shift_relative(torch.einsum("bind,jnd->bnij", query + self.r_r_bias, position))
         scores = (content + relative) * self.d_head**-0.5
         logits = scores.masked_fill(hidden_keys, torch.finfo(scores.dtype).min)
-        attention = F.softmax(logits, dim=-1)
+        attention = functional.softmax(logits, dim=-1)
         output = torch.einsum("bnij,bjnd->bind", self.dropatt(attention), value).flatten(2)
         output = hidden + self.drop(self.o_net(output))
         return (output if self.pre_lnorm else self.layer_norm(output)), attention
 
     def _heads(self, projected: torch.Tensor) -> torch.Tensor:
-        return projected.unflatten(-1, (self.n_head, self.d_head))
+        return projected.view(*projected.shape[:-1], self.n_head, self.d_head)
 
 
 def shift_relative(by_distance: torch.Tensor) -> torch.Tensor:
@@ -138,7 +139,7 @@ def shift_relative(by_distance: torch.Tensor) -> torch.Tensor:
             [2., 1., 0.]])
     """
     *lead, queries, keys = by_distance.shape
-    padded = F.pad(by_distance, (1, 0)).reshape(*lead, keys + 1, queries)
+    padded = functional.pad(by_distance, (1, 0)).reshape(*lead, keys + 1, queries)
     return padded[..., 1:, :].reshape(*lead, queries, keys)
 
 
@@ -156,9 +157,9 @@ class FeedForward(nn.Module):
         self.layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_epsilon)
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        if self.pre_lnorm:
-            return hidden + self.CoreNet(self.layer_norm(hidden))
-        return self.layer_norm(hidden + self.CoreNet(hidden))
+        change: torch.Tensor = self.CoreNet(self.layer_norm(hidden) if self.pre_lnorm else hidden)
+        changed: torch.Tensor = hidden + change
+        return changed if self.pre_lnorm else cast(torch.Tensor, self.layer_norm(changed))
 
 
 class DecoderLayer(nn.Module):
@@ -186,7 +187,7 @@ class TransfoXLModelOutput(ModelOutput):
 
 @dataclass
 class TransfoXLLMHeadModelOutput(ModelOutput):
-    """With labels: `loss` (mean) and `losses` (batch, tokens - 1). Without: `logits`, log probabilities of all words."""
+    """With labels `loss` and `losses` (batch, tokens - 1); without them `logits`, the words' log probabilities."""
 
     loss: torch.Tensor | None = None
     losses: torch.Tensor | None = None
@@ -196,11 +197,11 @@ class TransfoXLLMHeadModelOutput(ModelOutput):
     attentions: tuple[torch.Tensor, ...] | None = None
 
 
-class TransfoXLPreTrainedModel(PreTrainedModel):
+class TransfoXLPreTrainedModel(PreTrainedModel):  # type: ignore[no-untyped-call]
     config: TransfoXLConfig
     config_class = TransfoXLConfig
     base_model_prefix = "transformer"
-    _keys_to_ignore_on_load_unexpected = (r"pos_emb\.inv_freq",)  # recomputed here
+    _keys_to_ignore_on_load_unexpected = [r"pos_emb\.inv_freq"]  # noqa: RUF012 - the base class's; recomputed here
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
@@ -212,7 +213,7 @@ class TransfoXLPreTrainedModel(PreTrainedModel):
         elif isinstance(module, nn.LayerNorm):
             init.normal_(module.weight, 1.0, std)
             init.zeros_(module.bias)
-        elif hasattr(module, "r_w_bias"):
+        elif isinstance(module, RelativeAttention | TransfoXLModel) and hasattr(module, "r_w_bias"):
             init.normal_(module.r_w_bias, 0.0, std)
             init.normal_(module.r_r_bias, 0.0, std)
         elif isinstance(module, nn.ParameterList):
@@ -223,7 +224,7 @@ class TransfoXLPreTrainedModel(PreTrainedModel):
             init.zeros_(module.cluster_bias)
 
 
-class TransfoXLModel(TransfoXLPreTrainedModel):
+class TransfoXLModel(TransfoXLPreTrainedModel):  # type: ignore[no-untyped-call]
     """The decoder stack: token ids and memory in, hidden states and new memory out."""
 
     def __init__(self, config: TransfoXLConfig) -> None:
@@ -238,16 +239,15 @@ class TransfoXLModel(TransfoXLPreTrainedModel):
             self._tied_weights_keys = {
                 rf"layers\.\d+\.dec_attn\.{name}$": f"{name}$" for name in ("r_w_bias", "r_r_bias")
             }
-        self.post_init()
+        self.post_init()  # type: ignore[no-untyped-call]
 
     def get_input_embeddings(self) -> nn.Module:
         return self.word_emb
 
     def init_mems(self, batch: int) -> Memory:
         """The memory at the start: zeros, as in transformers; a zero vector is a key like any other."""
-        weight = self.layers[0].dec_attn.qkv_net.weight
-        shape = (self.mem_len, batch, self.config.d_model)
-        return [torch.zeros(shape, dtype=weight.dtype, device=weight.device) for _ in self.layers]
+        some = next(self.parameters())
+        return [some.new_zeros(self.mem_len, batch, self.config.d_model) for _ in self.layers]
 
     def forward(
         self,
@@ -319,7 +319,7 @@ class TransfoXLModel(TransfoXLPreTrainedModel):
         return [past[:, max(0, past.shape[1] - self.mem_len) :].transpose(0, 1) for past in joined]
 
 
-class TransfoXLLMHeadModel(TransfoXLPreTrainedModel):
+class TransfoXLLMHeadModel(TransfoXLPreTrainedModel):  # type: ignore[no-untyped-call]
     """Transformer-XL language model with adaptive softmax, its tables tied to the input embedding."""
 
     def __init__(self, config: TransfoXLConfig) -> None:
@@ -327,7 +327,7 @@ class TransfoXLLMHeadModel(TransfoXLPreTrainedModel):
         self.transformer = TransfoXLModel(config)
         self.crit = AdaptiveLogSoftmax(config.clusters, config.d_model)
         self._tied_weights_keys = self._tied_names()
-        self.post_init()
+        self.post_init()  # type: ignore[no-untyped-call]
 
     def _tied_names(self) -> dict[str, str]:
         source, embedding = "transformer.word_emb", self.transformer.word_emb
@@ -335,7 +335,7 @@ class TransfoXLLMHeadModel(TransfoXLPreTrainedModel):
             f"crit.out_layers.{i}.weight$": f"{source}.emb_layers.{i}.weight$" for i in range(len(embedding.emb_layers))
         }
         last = len(embedding.emb_projs) - 1
-        for index, tied in enumerate(self.config.tie_projs[: len(self.crit.out_projs)]):
+        for index, tied in enumerate((self.config.tie_projs or [])[: len(self.crit.out_projs)]):
             if tied:
                 names[f"crit.out_projs.{index}$"] = f"{source}.emb_projs.{min(index, last)}$"
         return names

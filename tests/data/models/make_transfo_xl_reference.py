@@ -14,13 +14,20 @@ from safetensors.torch import save_file
 from transformers import TransfoXLConfig, TransfoXLLMHeadModel
 
 HERE = Path(__file__).parent
-SHAPE = dict(vocab_size=60, d_model=16, d_embed=16, n_head=2, d_head=8, d_inner=24, n_layer=2)
+SHAPE = {"vocab_size": 60, "d_model": 16, "d_embed": 16, "n_head": 2, "d_head": 8, "d_inner": 24, "n_layer": 2}
 # The Hub's setting; then every switch the other way.
 CASES = {
-    "wt103": dict(cutoffs=[10, 20, 40], div_val=2, mem_len=6, clamp_len=9, same_length=True),
-    "plain": dict(
-        cutoffs=[15], div_val=1, d_embed=12, mem_len=5, clamp_len=-1, same_length=False, pre_lnorm=True, untie_r=False
-    ),
+    "wt103": {"cutoffs": [10, 20, 40], "div_val": 2, "mem_len": 6, "clamp_len": 9, "same_length": True},
+    "plain": {
+        "cutoffs": [15],
+        "div_val": 1,
+        "d_embed": 12,
+        "mem_len": 5,
+        "clamp_len": -1,
+        "same_length": False,
+        "pre_lnorm": True,
+        "untie_r": False,
+    },
 }
 
 
