@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from oattn_hub.geometry.checks import Floats, as_tensor, at_least, axis_index
+
+_BLOCK = 1 << 21  # entries looked at together: bounds the memory whatever the size of the tensor
 
 
 def cosine_affinity(X: ArrayLike, axis: str | int = 0, *, zero_is_missing: bool = False) -> NDArray[np.float64]:
@@ -25,18 +29,17 @@ def cosine_affinity(X: ArrayLike, axis: str | int = 0, *, zero_is_missing: bool 
            [0., 0., 1.]])
     """
     tensor = as_tensor(X)
-    slices = slice_rows(tensor, axis_index(axis, tensor.ndim)).astype(np.float64)
-    missing = np.isnan(slices)
-    if missing.any():
-        slices[missing] = 0.0
-    if zero_is_missing:
-        missing = slices == 0.0
-    inner = slices @ slices.T
-    if missing.any():
-        squares = (slices**2) @ (~missing).T.astype(np.float64)
-        norms = np.sqrt(squares * squares.T)
-    else:
-        norms = np.sqrt(np.outer(np.diag(inner), np.diag(inner)))
+    position = axis_index(axis, tensor.ndim)
+    n = tensor.shape[position]
+    inner, squares = np.zeros((n, n)), np.zeros((n, n))
+    for block in _blocks(tensor, position):
+        present = ~np.isnan(block)
+        np.nan_to_num(block, copy=False)
+        if zero_is_missing:
+            present &= block != 0.0
+        inner += block @ block.T
+        squares += _over_shared(block**2, present)
+    norms = np.sqrt(squares * squares.T)
     affinity = np.divide(inner, norms, out=np.zeros_like(inner), where=norms > 0.0)
     np.fill_diagonal(affinity, 1.0)
     return np.clip((affinity + affinity.T) / 2, 0.0, 1.0)
@@ -50,15 +53,19 @@ def gaussian_affinity(X: ArrayLike, axis: str | int = 0, *, scale: float = 1.0) 
     """
     at_least("scale", scale, 1e-12)
     tensor = as_tensor(X)
-    slices = slice_rows(tensor, axis_index(axis, tensor.ndim)).astype(np.float64)
-    present = (~np.isnan(slices)).astype(np.float64)
-    np.nan_to_num(slices, copy=False)
-    squares = (slices**2) @ present.T
-    shared = present @ present.T
-    total = np.maximum(squares + squares.T - 2.0 * slices @ slices.T, 0.0)
-    squared = np.divide(total * slices.shape[1], shared, out=np.full_like(total, np.inf), where=shared > 0)
+    position = axis_index(axis, tensor.ndim)
+    n = tensor.shape[position]
+    total, shared = np.zeros((n, n)), np.zeros((n, n))
+    for block in _blocks(tensor, position):
+        present = ~np.isnan(block)
+        np.nan_to_num(block, copy=False)
+        squares = _over_shared(block**2, present)
+        total += squares + squares.T - 2.0 * block @ block.T
+        shared += _over_shared(present.astype(np.float64), present)
+    scaled = np.maximum(total, 0.0) * (tensor.size / n)
+    squared = np.divide(scaled, shared, out=np.full_like(total, np.inf), where=shared > 0)
     np.fill_diagonal(squared, 0.0)
-    return np.exp(-squared / (scale * typical(np.sqrt(squared), "off_diagonal")) ** 2)
+    return np.asarray(np.exp(-squared / (scale * typical(np.sqrt(squared), "off_diagonal")) ** 2))
 
 
 def distance_affinity(distances: ArrayLike, *, median: str = "published", scale: float = 1.0) -> NDArray[np.float64]:
@@ -71,7 +78,7 @@ def distance_affinity(distances: ArrayLike, *, median: str = "published", scale:
         scale: Multiplies the median.
     """
     matrix = np.asarray(distances, dtype=np.float64)
-    return np.exp(-matrix / (scale * typical(matrix, median)))
+    return np.asarray(np.exp(-matrix / (scale * typical(matrix, median))))
 
 
 def typical(distances: NDArray[np.float64], median: str) -> float:
@@ -82,6 +89,16 @@ def typical(distances: NDArray[np.float64], median: str) -> float:
     return middle if middle > 0.0 else 1.0
 
 
-def slice_rows(tensor: Floats, axis: int) -> Floats:
-    """The slices along ``axis`` as the rows of a matrix."""
-    return np.moveaxis(tensor, axis, 0).reshape(tensor.shape[axis], -1)
+def _blocks(tensor: Floats, axis: int) -> Iterator[NDArray[np.float64]]:
+    """The slices along ``axis`` as rows of a matrix, some columns at a time: float64 copies that may be changed."""
+    rows = np.moveaxis(tensor, axis, 0)
+    step = max(1, _BLOCK // (tensor.size // rows.shape[1]))
+    for start in range(0, rows.shape[1], step):
+        yield np.array(rows[:, start : start + step], dtype=np.float64).reshape(len(rows), -1)
+
+
+def _over_shared(values: NDArray[np.float64], present: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """[i, j] = sum of row i of ``values`` over the columns present in row j; a missing entry of row i is 0."""
+    if present.all():
+        return np.repeat(values.sum(axis=1)[:, None], len(values), axis=1)
+    return np.asarray(values @ present.T.astype(np.float64))

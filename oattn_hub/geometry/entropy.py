@@ -1,28 +1,28 @@
-"""Entropies of heads and of the network: l_p sums of the Haar coefficients of largest support (eq. 21, appendix B.2)."""
+"""Entropies of heads and network: l_p norms of the Haar coefficients of largest support (eq. 21, appendix B.2)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import isqrt
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from oattn_hub.errors import InvalidInput
-from oattn_hub.geometry.checks import AXES, as_tensor, at_least, one_of
+from oattn_hub.geometry.checks import AXES, Floats, as_tensor, at_least, one_of
 from oattn_hub.geometry.haar import haar_basis, haar_functions, haar_transform, inverse_haar_transform, trees_by_axis
 from oattn_hub.geometry.missing import fill_missing
 from oattn_hub.geometry.tree import PartitionTree
 
 SELECTIONS = ("support", "leading")
+_BLOCK = 1 << 21  # entries contracted together: bounds the memory whatever the size of the tensor
 
 TreesByName = Mapping[str, PartitionTree]
 
 
 @dataclass(frozen=True, eq=False)
 class Expansion:
-    """Chosen tensor Haar coefficients, in falling order of support (ties: by index)."""
+    """Chosen tensor Haar coefficients, in falling order of support (ties: by index) unless the leading were chosen."""
 
     functions: NDArray[np.intp]
     """(m, axes) which Haar function of each axis; 0 is the constant."""
@@ -92,10 +92,16 @@ def expansion(
     supports = [haar_functions(tree).supports for _, tree in pairs]
     if m is not None:
         at_least("m", m, 1)
-    chosen = _leading(supports, m) if selection == "leading" else _of_largest_support(supports, m)
+    if selection == "leading":
+        chosen = _leading([_notebook_order(tree) for _, tree in pairs], m)
+    else:
+        chosen = _of_largest_support(supports, m)
     if not constant:
         chosen = chosen[chosen.any(axis=1)]
-    values = _coefficients(tensor, [tree for _, tree in pairs], chosen)
+    if m is None:
+        values = haar_transform(tensor, dict(zip(axes, (tree for _, tree in pairs), strict=True)))[tuple(chosen.T)]
+    else:
+        values = _coefficients(tensor, [tree for _, tree in pairs], chosen)
     sizes = np.prod([support[chosen[:, axis]] for axis, support in enumerate(supports)], axis=0, dtype=np.int64)
     return Expansion(functions=chosen, supports=sizes, coefficients=values)
 
@@ -125,34 +131,40 @@ def _of_largest_support(supports: list[NDArray[np.intp]], m: int | None) -> NDAr
     return functions[order[:limit]]
 
 
-def _leading(supports: list[NDArray[np.intp]], m: int | None) -> NDArray[np.intp]:
+def _notebook_order(tree: PartitionTree) -> NDArray[np.intp]:
+    """The Haar functions level by level, folders by smallest member: the order of the authors' code."""
+    functions = haar_functions(tree)
+    smallest = [np.unique(labels, return_index=True)[1] for labels in tree.labels]
+    members = [
+        -1,
+        *(smallest[level][folder] for level, folder in zip(functions.levels[1:], functions.folders[1:], strict=True)),
+    ]
+    return np.lexsort((members, functions.levels))
+
+
+def _leading(orders: list[NDArray[np.intp]], m: int | None) -> NDArray[np.intp]:
     """(m, axes) the first functions of every axis, the same number on each."""
-    side = max(map(len, supports)) if m is None else round(m ** (1 / len(supports)))
-    if m is not None and side ** len(supports) != m:
-        example = isqrt(m) ** 2 if len(supports) == 2 else side**3
-        raise InvalidInput(
-            f"m={m} is no {'square' if len(supports) == 2 else 'cube'}. Leading functions form a block: m={example}."
-        )
-    block = np.indices([min(side, len(support)) for support in supports]).reshape(len(supports), -1).T
-    sizes = np.prod([support[block[:, axis]] for axis, support in enumerate(supports)], axis=0, dtype=np.int64)
-    return np.asarray(block[np.argsort(-sizes, kind="stable")])
+    side = max(map(len, orders)) if m is None else round(m ** (1 / len(orders)))
+    if m is not None and side ** len(orders) != m:
+        power = "square" if len(orders) == 2 else "cube"
+        raise InvalidInput(f"m={m} is no {power}. Leading functions form a block: take m={side ** len(orders)}.")
+    return np.stack(np.meshgrid(*[order[:side] for order in orders], indexing="ij"), axis=-1).reshape(-1, len(orders))
 
 
-def _coefficients(
-    tensor: NDArray[np.floating], trees: list[PartitionTree], chosen: NDArray[np.intp]
-) -> NDArray[np.float64]:
-    """The chosen coefficients: only the functions that occur are contracted, the largest axis first."""
-    block = tensor
-    places = []
-    for axis, tree in enumerate(trees):
-        needed, place = np.unique(chosen[:, axis], return_inverse=True)
-        places.append(place)
-        if 2 * len(needed) > tree.n:
-            block = haar_transform(block, [None] * axis + [tree])[(slice(None),) * axis + (needed,)]
-        else:
-            functions = haar_basis(tree)[:, needed]
-            block = np.moveaxis(np.tensordot(functions, block, axes=(0, axis)), 0, axis)
-    return np.asarray(block[tuple(places)], dtype=np.float64)
+def _coefficients(tensor: Floats, trees: list[PartitionTree], chosen: NDArray[np.intp]) -> NDArray[np.float64]:
+    """The chosen coefficients: only the functions that occur are contracted, some keys at a time."""
+    needed, places = zip(*[np.unique(column, return_inverse=True) for column in chosen.T], strict=True)
+    functions = [haar_basis(tree)[:, numbers] for tree, numbers in zip(trees, needed, strict=True)]
+    queries, keys = functions[:2]
+    block = np.zeros((queries.shape[1], keys.shape[1], *tensor.shape[2:]))
+    step = max(1, _BLOCK // (tensor.size // tensor.shape[1]))
+    for start in range(0, tensor.shape[1], step):
+        some = np.asarray(tensor[:, start : start + step], dtype=np.float64)
+        by_query = np.tensordot(queries, some, axes=(0, 0))
+        block += np.moveaxis(np.tensordot(keys[start : start + step], by_query, axes=(0, 1)), 0, 1)
+    if len(functions) == 3:
+        block = np.tensordot(block, functions[2], axes=(2, 0))
+    return np.asarray(block[places])
 
 
 def sparse_approximation(X: ArrayLike, trees: TreesByName, m: int) -> tuple[NDArray[np.float64], float]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from oattn_hub.geometry.affinity import typical
 from oattn_hub.geometry.checks import as_square, at_least, one_of
 from oattn_hub.geometry.markov import Diffusion, diffusion
 from oattn_hub.geometry.tree import PartitionTree
@@ -28,8 +27,8 @@ def flexible_tree(
     Args:
         affinity: (n, n), symmetric, not negative.
         constant: Divides the median distance; larger values make smaller folders.
-        median: ``"off_diagonal"`` takes the median over pairs of different clusters; ``"published"`` also counts the
-            diagonal as infinite, as the authors' code does.
+        median: ``"off_diagonal"`` takes the median over pairs of different clusters. ``"published"`` does as the
+            authors' code: the diagonal counts as infinite distances, and siblings stand in the order of joining.
         n_eigenvectors: How many eigenvectors the diffusion distance uses.
 
     >>> two_groups = np.kron(np.eye(2), np.ones((2, 2))) + 0.1
@@ -43,16 +42,25 @@ def flexible_tree(
 
 def grow(geometry: Diffusion, *, constant: float = 1.0, median: str = "off_diagonal") -> PartitionTree:
     """The flexible tree of the points whose eigenvectors are known (see ``flexible_tree``)."""
-    n = len(geometry.vectors)
-    labels = np.arange(n)
+    labels = np.arange(len(geometry.vectors))
     levels = [labels]
+    places: list[Labels] = []
     time = 1.0
     while labels.max() > 0:
         distances = _between_clusters(geometry.distances(time), labels)
-        labels = _join(distances, constant=constant, median=median)[labels]
+        clusters = _join(distances, constant=constant, median=median)
+        above = np.empty(len(distances), dtype=np.intp)
+        place = np.empty(len(distances), dtype=np.intp)
+        for number, members in enumerate(clusters):
+            above[members] = number
+            place[members] = np.arange(len(members))
+        places.append(place[labels])
+        labels = above[labels]
         levels.append(labels)
         time *= 2.0
-    return _ordered(np.stack(levels[::-1]), geometry)
+    if median == "published":
+        return _in_joined_order(levels, places)
+    return _in_eigenvector_order(levels, geometry)
 
 
 def _between_clusters(distances: Matrix, labels: Labels) -> Matrix:
@@ -60,35 +68,40 @@ def _between_clusters(distances: Matrix, labels: Labels) -> Matrix:
     members = np.zeros((labels.max() + 1, len(labels)))
     members[labels, np.arange(len(labels))] = 1.0
     members /= members.sum(axis=1, keepdims=True)
-    return members @ distances @ members.T
+    return np.asarray(members @ distances @ members.T)
 
 
-def _join(distances: Matrix, *, constant: float, median: str) -> Labels:
-    """One level: which new cluster each point falls in.
+def _join(distances: Matrix, *, constant: float, median: str) -> list[list[int]]:
+    """One level: the points of each new cluster.
 
     Pairs are visited from the closest on, while closer than the median. Two free points join. A free point joins a
     cluster of size s when closer to the visited member than median / constant * 2^(1 - s). Ties: smallest index.
+
+    Clusters stand in the order of the point that joined last, their points in the order in which a Python set
+    hands them out: so they do in the authors' code, and Haar functions of equal children depend on it.
     """
     n = len(distances)
     first, second = np.triu_indices(n, k=1)
     gaps = distances[first, second]
     limit = _median(gaps, n, median)
     order = np.argsort(gaps, kind="stable")
-    order = order[: max(1, int(np.searchsorted(gaps[order], limit)))]
-    owner = list(range(n))
-    size = [1] * n
+    order = order[: max(1, int(np.searchsorted(gaps[order], limit)))]  # the closest pair joins in any case
+    clusters = [{point} for point in range(n)]
+    home = list(range(n))
     free = [True] * n
     for i, j, gap in zip(first[order].tolist(), second[order].tolist(), gaps[order].tolist(), strict=True):
         if not (free[i] or free[j]):
             continue
         point, other = (i, j) if free[i] else (j, i)
-        cluster = owner[other]
-        if not free[other] and gap >= limit / constant * 2.0 ** (1 - size[cluster]):
+        old = home[other]
+        if not free[other] and gap >= limit / constant * 2.0 ** (1 - len(clusters[old])):
             continue
-        owner[point] = cluster
-        size[cluster] += 1
+        clusters[point] = clusters[point].union(clusters[old])
+        for member in clusters[old]:
+            home[member] = point
+        clusters[old] = set()
         free[point] = free[other] = False
-    return np.unique(owner, return_inverse=True)[1]
+    return [list(cluster) for cluster in clusters if cluster]
 
 
 def _median(gaps: Matrix, n: int, median: str) -> float:
@@ -99,14 +112,24 @@ def _median(gaps: Matrix, n: int, median: str) -> float:
     return float(ranked[(n * n - 1) // 2] + ranked[n * n // 2]) / 2
 
 
-def _ordered(levels: NDArray[np.intp], geometry: Diffusion) -> PartitionTree:
-    """The tree of these levels with siblings in falling order of the first non-trivial eigenvector's mean."""
+def _in_joined_order(levels: list[Labels], places: list[Labels]) -> PartitionTree:
+    """The tree of these levels (leaves first), siblings by falling place in their cluster.
+
+    Falling, because the authors' Haar functions take equally large children from the last to the first.
+    """
+    ranks = [levels[-1]]
+    for labels, place in zip(levels[-2::-1], places[::-1], strict=True):
+        ranks.append(labels - place * (labels.max() + 1))
+    return PartitionTree(np.stack(ranks))
+
+
+def _in_eigenvector_order(levels: list[Labels], geometry: Diffusion) -> PartitionTree:
+    """The tree of these levels (leaves first), siblings by falling mean of the first non-trivial eigenvector."""
     if geometry.vectors.shape[1] == 1:
-        return PartitionTree(levels)
-    position = -geometry.vectors[:, 1]
+        return PartitionTree(np.stack(levels[::-1]))
     ranks = []
-    for labels in levels:
-        means = np.bincount(labels, weights=position) / np.bincount(labels)
+    for labels in levels[::-1]:
+        means = np.bincount(labels, weights=-geometry.vectors[:, 1]) / np.bincount(labels)
         ranks.append(np.argsort(np.argsort(means, kind="stable"))[labels])
     return PartitionTree(np.stack(ranks))
 

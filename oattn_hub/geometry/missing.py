@@ -12,8 +12,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from oattn_hub.errors import InvalidInput
-from oattn_hub.geometry.checks import AXES, Floats, as_tensor
+from oattn_hub.geometry.checks import Floats, as_tensor
 from oattn_hub.geometry.tree import PartitionTree
+
+_BLOCK = 1 << 21  # entries filled together: bounds the memory whatever the size of the tensor
 
 
 def fill_missing(X: ArrayLike, trees: Mapping[str, PartitionTree]) -> Floats:
@@ -28,38 +30,38 @@ def fill_missing(X: ArrayLike, trees: Mapping[str, PartitionTree]) -> Floats:
     [[1.0, 2.0], [2.0, 3.0]]
     """
     tensor = as_tensor(X)
-    missing = np.isnan(tensor)
-    if not missing.any():
+    if not np.isnan(tensor).any():
         return tensor
-    values = np.where(missing, 0.0, tensor).astype(np.float64).reshape(*tensor.shape[:2], -1)
-    counts = (~missing).astype(np.float64).reshape(values.shape)
-    filled = np.where(missing.reshape(values.shape), np.nan, values)
-    query, key = trees["query"], trees["key"]
-    for height in range(max(query.n_levels, key.n_levels)):
+    heads = np.array(tensor).reshape(*tensor.shape[:2], -1)
+    step = max(1, _BLOCK // heads[:, :, 0].size)
+    for start in range(0, heads.shape[2], step):
+        heads[:, :, start : start + step] = _filled(heads[:, :, start : start + step], trees["query"], trees["key"])
+    empty = np.flatnonzero(np.isnan(heads).any(axis=(0, 1)))
+    if empty.size:
+        raise InvalidInput(f"Head {empty[0]} of X has no entry that is not missing. Leave it out.")
+    return heads.reshape(tensor.shape)
+
+
+def _filled(heads: Floats, query: PartitionTree, key: PartitionTree) -> NDArray[np.float64]:
+    """Heads with their missing entries filled; a head without any entry stays missing."""
+    present = ~np.isnan(heads)
+    values = np.where(present, heads, 0.0).astype(np.float64)
+    counts = present.astype(np.float64)
+    filled = np.where(present, values, np.nan)
+    for height in range(1, max(query.n_levels, key.n_levels)):
         rows = query.labels[max(query.n_levels - 1 - height, 0)]
         columns = key.labels[max(key.n_levels - 1 - height, 0)]
-        means = _block_means(values, counts, rows, columns)
+        sums, entries = _folder_sums(values, rows, columns), _folder_sums(counts, rows, columns)
+        means = np.divide(sums, entries, out=np.full_like(sums, np.nan), where=entries > 0)
         filled = np.where(np.isnan(filled), means[np.ix_(rows, columns)], filled)
-        if not np.isnan(filled).any():
-            return filled.reshape(tensor.shape).astype(tensor.dtype, copy=False)
-    empty = int(np.flatnonzero(np.isnan(filled).all(axis=(0, 1)))[0])
-    raise InvalidInput(f"{AXES[2].capitalize()} {empty} of X has no entry that is not missing. Leave it out.")
+    return filled
 
 
-def _block_means(
-    values: NDArray[np.float64], counts: NDArray[np.float64], rows: NDArray[np.int32], columns: NDArray[np.int32]
-) -> NDArray[np.float64]:
-    """(row folders, column folders, heads) mean of the present entries; NaN where there is none."""
-    sums = _block_sums(values, rows, columns)
-    present = _block_sums(counts, rows, columns)
-    return np.divide(sums, present, out=np.full_like(sums, np.nan), where=present > 0)
-
-
-def _block_sums(
+def _folder_sums(
     values: NDArray[np.float64], rows: NDArray[np.int32], columns: NDArray[np.int32]
 ) -> NDArray[np.float64]:
-    by_row = np.zeros((int(rows.max()) + 1, *values.shape[1:]))
-    np.add.at(by_row, rows, values)
-    by_both = np.zeros((by_row.shape[0], int(columns.max()) + 1, values.shape[2]))
-    np.add.at(by_both, (slice(None), columns), by_row)
-    return by_both
+    """(row folders, column folders, heads) sums over the folder pairs of one level."""
+    for axis, labels in ((0, rows), (1, columns)):
+        starts = np.cumsum(np.bincount(labels)) - np.bincount(labels)
+        values = np.add.reduceat(np.take(values, np.argsort(labels, kind="stable"), axis=axis), starts, axis=axis)
+    return values

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from types import MappingProxyType
 from typing import Any
 
@@ -210,7 +211,7 @@ class Questionnaire:
         return np.array(
             [
                 np.nan if old is None or new is None else np.abs(new.distances - old.distances).mean()
-                for old, new in zip(trees[:-1], trees[1:], strict=True)
+                for old, new in pairwise(trees)
             ]
         )
 

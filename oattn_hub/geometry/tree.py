@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from functools import cached_property
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -75,12 +76,12 @@ class PartitionTree:
     @property
     def n(self) -> int:
         """How many points the tree organises."""
-        return int(self._labels.shape[1])
+        return len(self._labels[0])
 
     @property
     def n_levels(self) -> int:
         """How many levels it has, root and leaves included."""
-        return int(self._labels.shape[0])
+        return len(self._labels)
 
     @cached_property
     def leaf_order(self) -> NDArray[np.intp]:
@@ -96,7 +97,7 @@ class PartitionTree:
     def parents(self) -> tuple[NDArray[np.int32], ...]:
         """Per level, the folder one level up that each folder lies in; the root's parent is -1."""
         rows = [np.full(1, -1, dtype=np.int32)]
-        for upper, lower in zip(self._labels[:-1], self._labels[1:], strict=True):
+        for upper, lower in pairwise(self._labels):
             parent = np.empty(int(lower.max()) + 1, dtype=np.int32)
             parent[lower] = upper
             rows.append(parent)
@@ -190,7 +191,7 @@ def _check_labels(labels: NDArray[Any]) -> None:
         raise InvalidInput("The first row of labels has several folders. Row 0 is the root: give one folder there.")
     if len(np.unique(labels[-1])) != labels.shape[1]:
         raise InvalidInput("The last row of labels has folders of several points. Give each point its own there.")
-    for level, (upper, lower) in enumerate(zip(labels[:-1], labels[1:], strict=True)):
+    for level, (upper, lower) in enumerate(pairwise(labels)):
         order = np.argsort(lower, kind="stable")
         same = lower[order][1:] == lower[order][:-1]
         if np.any(upper[order][1:][same] != upper[order][:-1][same]):
