@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HfHubHTTPError
 
+_REPO_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*", re.ASCII)
 _ADVICE = "Check the network and HF_ENDPOINT, then run the same command again; nothing was lost."
 FIRST_ANSWER_SECONDS = 10.0  # how long the first request may take, before the network counts as down
 
@@ -36,6 +38,13 @@ def open_api(token: str | bool | None = None, endpoint: str | None = None) -> Hf
     return HfApi(
         endpoint=address, token=_token_for(address, token), library_name="oattn_hub", library_version=__version__
     )
+
+
+def check_repo_id(repo_id: str) -> str:
+    """Refuse what cannot be the name of a repo before anything is asked of the Hub."""
+    if not _REPO_ID.fullmatch(repo_id):
+        raise InvalidInput(f"{repo_id!r} is not a repo id. A repo id looks like 'me/bert-heads'.")
+    return repo_id
 
 
 def is_local(endpoint: str) -> bool:
@@ -98,18 +107,19 @@ def explain(error: BaseException, doing: str, repo_id: str, api: HfApi) -> Oattn
         return HubNotFound(f"{failed}: a file it needs is not there. See {url}/tree/main for what is.")
     if isinstance(error, errors.HfHubHTTPError):
         return _explain_status(error, failed, api)
+    if isinstance(error, ValueError) and "README.md" in str(error):
+        reason = " ".join(str(error).split())
+        return HubError(f"{failed}: the Hub refuses the card's metadata ({reason}). Mend README.md and run again.")
     if isinstance(error, (RuntimeError, ValueError)) and error.__cause__ is not None:  # an upload, finally refused
         return explain(error.__cause__, doing, repo_id, api)
     if isinstance(error, ConnectionError) or _is_transport_error(error):
         return HubUnavailable(f"{failed}: no connection to {api.endpoint}. {_ADVICE}")
-    if isinstance(error, ValueError) and "README.md" in str(error):
-        return HubError(f"{failed}: the Hub refuses the card's metadata ({error}). Mend README.md and run again.")
     return None
 
 
 def _explain_status(error: HfHubHTTPError, failed: str, api: HfApi) -> HubError:
     status = error.response.status_code
-    said = (error.server_message or "").strip() or f"HTTP {status}"
+    said = " ".join((error.server_message or f"HTTP {status}").split())
     if status == 401:
         return HubAuthError(f"{failed}: {said} {_who(api)}")
     if status in (402, 413, 507) or "quota" in said.lower() or "storage limit" in said.lower():

@@ -24,7 +24,7 @@ _JSON_LIMIT = 64 * 2**20
 _CHUNK = 1 << 20
 
 TYPE = r"(?P<type>models|datasets|spaces)"
-REPO = r"(?P<id>[^/]+/[^/]+)"
+REPO = r"(?P<id>[^/]+(?:/[^/]+)?)"  # without a namespace it names nothing here, and is answered so
 REVISION = r"(?P<revision>[^/]+)"
 
 

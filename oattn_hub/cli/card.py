@@ -1,0 +1,30 @@
+"""``oattn card``: the model card of a report or a checkpoint, without a network."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from oattn_hub.cli.terminal import console
+
+HELP = "write the model card of a report or a pruned checkpoint"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Of what, for which repo, and where to."""
+    parser.add_argument("folder", type=Path, help="a folder written by `oattn analyze` or `oattn prune`")
+    parser.add_argument("--repo", metavar="REPO_ID", help="the repo it will be published to, for the snippet in the card")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="write README.md and its figures here (else to stdout)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write the card, or print it."""
+    from oattn_hub.hub import card_of, write_card
+
+    if args.out is None:
+        sys.stdout.write(card_of(args.folder, args.repo))
+        return 0
+    path = write_card(args.folder, args.out, args.repo)
+    console().print(f"The card is {path}.", soft_wrap=True)
+    return 0

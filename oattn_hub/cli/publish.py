@@ -1,0 +1,46 @@
+"""``oattn publish``: a report or a pruned checkpoint goes to the Hub in one commit."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from oattn_hub.cli.terminal import add_json_flag, console, print_json
+
+HELP = "publish a report or a pruned checkpoint to the Hub, in one commit"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What to publish, where, and how."""
+    parser.add_argument("folder", type=Path, help="a folder written by `oattn analyze` or `oattn prune`")
+    parser.add_argument("repo_id", help="e.g. me/bert-base-uncased-heads, or an organisation's name before the slash")
+    parser.add_argument("--private", action="store_true", help="if the repo is new, make it private")
+    parser.add_argument("--revision", help="the branch to publish to; made if it is not there (main)")
+    parser.add_argument("--create-pr", action="store_true", help="open a pull request instead of writing to the branch")
+    parser.add_argument("--message", help="the title of the commit")
+    parser.add_argument("--parent-commit", help="publish only if this is still the head")
+    parser.add_argument("--token", help="a Hub token, if not the one you are logged in with")
+    parser.add_argument("--dry-run", type=Path, metavar="DIR", help="write the exact folder to DIR and send nothing")
+    add_json_flag(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Publish, and say what was done."""
+    from oattn_hub.hub import push_folder
+
+    done = push_folder(
+        args.folder,
+        args.repo_id,
+        private=args.private or None,
+        revision=args.revision,
+        create_pr=args.create_pr,
+        commit_message=args.message,
+        parent_commit=args.parent_commit,
+        token=args.token,
+        dry_run=args.dry_run,
+    )
+    if args.json:
+        print_json(done.to_json())
+    for line in done.lines():
+        console().print(line, soft_wrap=True)
+    return 0

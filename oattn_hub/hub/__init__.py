@@ -1,0 +1,18 @@
+"""Publish reports and pruned checkpoints, and get them back. The only room that opens a connection."""
+
+from oattn_hub.hub.publish import Publication, publish_folder
+from oattn_hub.hub.pull import copy_to, from_pretrained, load_report, pull
+from oattn_hub.hub.push import push_report
+from oattn_hub.hub.variants import Variant, list_variants
+
+__all__ = [
+    "Publication",
+    "Variant",
+    "copy_to",
+    "from_pretrained",
+    "list_variants",
+    "load_report",
+    "publish_folder",
+    "pull",
+    "push_report",
+]

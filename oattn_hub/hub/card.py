@@ -1,0 +1,127 @@
+"""The card of a report: what the template needs, gathered from the report alone."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from oattn_hub.cards import render
+from oattn_hub.hub.readme import build_readme
+
+if TYPE_CHECKING:
+    from oattn_hub.report import Report
+    from oattn_hub.report.records import HeadRecord, ModelInfo, Provenance
+
+_HUB_ID = re.compile(r"[\w-][\w.-]*/[\w.-]+", re.ASCII)
+_SHOWN = 10  # heads in a card's table; all of them are in the report
+_CAPTIONS = {
+    "batches": "Entropy of the heads in every batch",
+    "diffusion": "Heads that attend alike lie close together (diffusion map, by layer and by entropy)",
+    "tree": "The tree of heads",
+    "affinity": "How alike the heads are, in the order of the tree",
+    "attention-lowest": "Attention of the lowest head, as it is and organised",
+    "attention-highest": "Attention of the highest head, as it is and organised",
+}
+
+
+def report_readme(report: Report, figures: Iterable[Path], repo_id: str | None = None) -> str:
+    """The README of a results repo; ``figures`` are files that lie in ``figures/`` beside it."""
+    names = [path.stem for path in figures]
+    summary = f"entropy of {len(report.heads)} heads over {report.settings.batches} batches"
+    metadata = {
+        "library_name": "oattn_hub",
+        **base_metadata(report.model),
+        "tags": ["oattn_hub", "attention-head-report", "interpretability", "attention"],
+        "oattn_hub": {"kind": "report", "summary": summary},
+    }
+    return build_readme(metadata, render("report.md.j2", _report_values(report, names, repo_id)))
+
+
+def _report_values(report: Report, figures: list[str], repo_id: str | None) -> dict[str, Any]:
+    return {
+        "model_name": report.model.id,
+        "n_heads": len(report.heads),
+        "batches": report.settings.batches,
+        "tokens": report.settings.tokens,
+        "percent": f"{100 * report.settings.fraction:g}",
+        "findings": report.findings(),
+        "groups": [_group_values(report, name, figures) for name in report.groups],
+        "figures": {"heads": f"figures/{next(name for name in figures if name.startswith('heads'))}.png"},
+        "evaluation_findings": list(report.evaluation.findings) if report.evaluation else [],
+        "evaluation_figures": section_figures("evaluation", figures),
+        "theory_findings": list(report.theory.findings) if report.theory else [],
+        "theory_figures": section_figures("theory", figures),
+        "place": repo_id or ".",
+        "provenance": report_provenance(report),
+    }
+
+
+def _group_values(report: Report, group: str, figures: list[str]) -> dict[str, Any]:
+    heads: list[HeadRecord] = sorted((h for h in report.heads if h.group == group), key=lambda head: head.rank)
+    suffix = "" if len(report.groups) == 1 else f"-{group}"
+    shown = [
+        {"caption": caption, "path": f"figures/{name}{suffix}.png"}
+        for name, caption in _CAPTIONS.items()
+        if f"{name}{suffix}" in figures
+    ]
+    return {
+        "name": group,
+        "n_heads": len(heads),
+        "lowest": heads[:_SHOWN],
+        "highest": heads[: -_SHOWN // 2 - 1 : -1],
+        "figures": shown,
+    }
+
+
+def section_figures(section: str, figures: Iterable[str]) -> list[dict[str, str]]:
+    """The figures of one section of the report, with what their names say as captions."""
+    own = (name for name in figures if name.startswith(f"{section}-"))
+    return [
+        {"caption": name.removeprefix(f"{section}-").replace("_", " ").capitalize(), "path": f"figures/{name}.png"}
+        for name in own
+    ]
+
+
+def base_metadata(model: ModelInfo) -> dict[str, Any]:
+    """What the front matter says about the measured model: only an id that the Hub can know is called a base model."""
+    metadata: dict[str, Any] = {}
+    if is_hub_id(model):
+        metadata["base_model"] = model.id
+    if model.license:
+        metadata["license"] = model.license
+    return metadata
+
+
+def is_hub_id(model: ModelInfo) -> bool:
+    """Whether the model's name is one on the Hub, not a folder on somebody's disk."""
+    return _HUB_ID.fullmatch(model.id) is not None and not Path(model.source).exists()
+
+
+def report_provenance(report: Report) -> list[tuple[str, str]]:
+    """The rows of the table of origin."""
+    model, settings, made = report.model, report.settings, report.provenance
+    return [
+        ("model", f"{model.id} ({model.architecture or model.adapter}, {model.n_parameters:,} parameters)"),
+        ("revision", model.revision),
+        ("licence of the model", model.license or "not stated by the model"),
+        ("measured", f"{settings.kind}, {settings.batches} batches of {settings.tokens} tokens, seed {settings.seed}"),
+        ("organised with", _settings_line(settings.questionnaire)),
+        *made_rows(made),
+    ]
+
+
+def made_rows(made: Provenance) -> list[tuple[str, str]]:
+    """Data, command, versions and date."""
+    return [
+        ("data", made.data),
+        ("data fingerprint", made.data_fingerprint),
+        ("command", f"`{made.command}`"),
+        ("versions", _settings_line(made.versions)),
+        ("made", made.created or "date not recorded"),
+    ]
+
+
+def _settings_line(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in values.items()) or "defaults"

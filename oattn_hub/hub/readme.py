@@ -1,0 +1,70 @@
+"""A card in a README that belongs to a person as well.
+
+Our text stands between two marks. When a README is already there, only what is between the marks is replaced, and of
+the metadata only what we set; a README without marks keeps all its text, and ours is added below it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import yaml
+
+from oattn_hub.errors import FormatError
+from oattn_hub.hub.local.metadata import FRONT_MATTER, parse_front_matter
+
+BEGIN = "<!-- oattn_hub: written by a program from here on; it is replaced at the next publish -->"
+END = "<!-- oattn_hub: end -->"
+
+
+def build_readme(metadata: dict[str, Any], text: str) -> str:
+    """A README of our own: front matter, and the text between the marks.
+
+    >>> print(build_readme({"license": "mit"}, "# Heads"))  # doctest: +ELLIPSIS
+    ---
+    license: mit
+    ---
+    <BLANKLINE>
+    <!-- oattn_hub: written ...
+    # Heads
+    <!-- oattn_hub: end -->
+    <BLANKLINE>
+    """
+    return f"{_front_matter(metadata)}\n{BEGIN}\n{text.strip()}\n{END}\n"
+
+
+def merge_readme(present: str, ours: str) -> str:
+    """The present README with our section and our metadata brought up to date."""
+    try:
+        theirs, new = parse_front_matter(present), parse_front_matter(ours)
+    except ValueError as error:
+        raise FormatError(
+            f"The README.md in the repo cannot be updated: {error}. Mend it there, then publish again."
+        ) from error
+    tags = list(dict.fromkeys([*_listed(theirs.get("tags")), *_listed(new.get("tags"))]))
+    metadata = {**theirs, **new, **({"tags": tags} if tags else {})}
+    section = _section(ours)
+    match = FRONT_MATTER.match(present)
+    body = present[match.end() :] if match else present
+    # A front matter that says the same keeps its form, comments and all.
+    front = match[0] + "\n" if match and metadata == theirs else _front_matter(metadata)
+    return f"{front}\n{_with_section(body, section).lstrip()}"
+
+
+def _with_section(body: str, section: str) -> str:
+    start, end = body.find(BEGIN), body.find(END)
+    if 0 <= start < end:
+        return body[:start] + section + body[end + len(END) :]
+    return f"{body.rstrip()}\n\n{section}\n"
+
+
+def _section(readme: str) -> str:
+    return readme[readme.index(BEGIN) : readme.index(END) + len(END)]
+
+
+def _front_matter(metadata: dict[str, Any]) -> str:
+    return f"---\n{yaml.safe_dump(metadata, sort_keys=False, allow_unicode=True, width=1000).strip()}\n---\n"
+
+
+def _listed(value: Any) -> list[str]:
+    return [value] if isinstance(value, str) else list(value or [])
