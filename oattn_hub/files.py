@@ -69,8 +69,11 @@ def write_tensors(path: Path, tensors: Mapping[str, NDArray[Any]], metadata: Map
 
     contiguous = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
     with atomic_path(path) as draft:
+        draft.touch()
+        mode = draft.stat().st_mode  # what the umask allows; safetensors makes its files private to the owner
         try:
             save_file(contiguous, draft, dict(metadata or {}))
+            draft.chmod(mode)
         except SafetensorError as error:  # it wraps the system's own error, a full disk for one
             raise OSError(0, str(error)) from error
 

@@ -43,6 +43,12 @@ def test_tensors_come_back_bit_identical(tmp_path: Path) -> None:
     }
 
 
+def test_tensors_are_as_readable_as_any_other_file(tmp_path: Path) -> None:
+    write_tensors(tmp_path / "x.safetensors", {"a": np.zeros(1)})
+    write_json(tmp_path / "x.json", 1)
+    assert (tmp_path / "x.safetensors").stat().st_mode == (tmp_path / "x.json").stat().st_mode
+
+
 @pytest.mark.parametrize(("content", "error"), [(b"{", FormatError), (b"\xff\xfe", FormatError), (None, LoadError)])
 def test_damaged_and_missing_files_are_told_apart(
     tmp_path: Path, content: bytes | None, error: type[Exception]
