@@ -96,8 +96,8 @@ class _Call:
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """What must be captured: the theory is about the step from logits to probs."""
-        return tuple(dict.fromkeys((self.settings.kind, *(("logits", "probs") if self.theory else ()))))
+        """What must be captured: the theory is about the step from scores to probs."""
+        return tuple(dict.fromkeys((self.settings.kind, *(("scores", "probs") if self.theory else ()))))
 
 
 def _run(call: _Call, request: Request, progress: Progress) -> Report:
@@ -172,9 +172,14 @@ def _measure(
 
 
 def _with_theory(report: Report, store: AttentionStore, progress: Progress) -> Report:
-    from oattn_hub.report.theory import build_theory_section
+    """The paper's theory on the first batch of each group: the step from scores to probs, and what survives it."""
+    from oattn_hub.report.theory import TheorySection, build_theory_section
 
-    return report.with_theory(build_theory_section(store, progress=progress))
+    sections = []
+    for group in store.groups:
+        scores, probs = (store.tensor(store.batches(group)[0], kind, group) for kind in ("scores", "probs"))
+        sections.append(build_theory_section(scores, probs, store.heads(group), group=group, progress=progress))
+    return report.with_theory(TheorySection.join(sections))
 
 
 def _report(
@@ -194,7 +199,7 @@ def _report(
         adapter=store.info.adapter,
         architecture=type(loaded.model).__name__,
         n_parameters=sum(parameter.numel() for parameter in loaded.model.parameters()),
-        license=_license(loaded.source),
+        license=license_of(loaded.source),
         options={name: value for name, value in call.loading.items() if name != "token"},
     )
     provenance = Provenance(
@@ -224,7 +229,7 @@ def _command(call: _Call) -> str:
     return shlex.join(words + (["--theory"] if call.theory else []))
 
 
-def _license(source: str | None) -> str | None:
+def license_of(source: str | None) -> str | None:
     """What the model's card says, if the card is at hand."""
     from huggingface_hub import ModelCard, try_to_load_from_cache
 

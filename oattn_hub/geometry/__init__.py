@@ -14,6 +14,7 @@
 ``dyadic``             averages over all scales of an axis
 ``nonlinearity``       smooth functions with their derivatives: exp, softmax, tanh, your own
 ``paraproduct``        the decomposition of A(f) over pairs of scales (Theorem 1)
+``softmax``            what softmax does to every head, against Theorem 1 and Corollary 1
 =====================  =====================================================================================
 """
 
@@ -36,6 +37,7 @@ from oattn_hub.geometry.nonlinearity import Nonlinearity
 from oattn_hub.geometry.organise import OrganisedHead, organise_head
 from oattn_hub.geometry.paraproduct import Paraproduct, paraproduct
 from oattn_hub.geometry.questionnaire import Iteration, Questionnaire
+from oattn_hub.geometry.softmax import SoftmaxInvariance, softmax_invariance
 from oattn_hub.geometry.stability import Stability, stability
 from oattn_hub.geometry.tree import PartitionTree
 
@@ -50,6 +52,7 @@ __all__ = [
     "Paraproduct",
     "PartitionTree",
     "Questionnaire",
+    "SoftmaxInvariance",
     "Stability",
     "approximation_errors",
     "binary_tree",
@@ -72,6 +75,7 @@ __all__ = [
     "network_entropy",
     "organise_head",
     "paraproduct",
+    "softmax_invariance",
     "sparse_approximation",
     "stability",
     "tree_emd",

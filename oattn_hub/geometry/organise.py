@@ -41,15 +41,16 @@ def organise_head(f: ArrayLike, questionnaire: Questionnaire | None = None) -> O
 
     Args:
         f: (query, key), any size.
-        questionnaire: how the trees are built; by default ``Questionnaire()``.
+        questionnaire: how the trees are built. By default balanced binary trees, whose folders are the dyadic intervals
+            of the organised matrix: those over which the paraproduct averages.
 
     >>> blocks = np.kron(np.eye(2), np.ones((3, 3)))
     >>> shuffled = blocks[[0, 3, 1, 4, 2, 5]][:, [5, 0, 4, 1, 3, 2]]
-    >>> organise_head(shuffled + 0.1).matrix.round(1).tolist()[0]
-    [1.1, 1.1, 1.1, 0.1, 0.1, 0.1]
+    >>> sorted(folder.tolist() for folder in organise_head(shuffled + 0.1).query_tree.folders(1))
+    [[0, 2, 4], [1, 3, 5]]
     """
     matrix = as_tensor(f, ndims=(2,), name="f").astype(np.float64, copy=False)
-    trees = (questionnaire or Questionnaire()).fit(matrix).trees_
+    trees = (questionnaire or Questionnaire(tree="binary")).fit(matrix).trees_
     query_tree, key_tree = trees["query"], trees["key"]
     queries, keys = query_tree.leaf_order, key_tree.leaf_order
     return OrganisedHead(matrix[queries][:, keys], queries, keys, query_tree, key_tree)

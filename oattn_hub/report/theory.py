@@ -1,0 +1,263 @@
+"""The report's theory section: the paper's first half, measured on a model's own heads and said in plain words."""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Protocol, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from oattn_hub.errors import FormatError, InvalidInput
+from oattn_hub.geometry.checks import as_tensor
+from oattn_hub.geometry.softmax import TOLERANCE, Agreement, HeadInvariance, SoftmaxInvariance, softmax_invariance
+from oattn_hub.progress import Progress, silent
+from oattn_hub.report.samples import decode, display_matrix, encode, value_range
+from oattn_hub.report.theme import MATRIX_MAP, SERIES
+from oattn_hub.report.theory_words import group_findings
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_PICTURE_SIDE = 128
+Float = NDArray[np.float64]
+
+
+class HeadPlace(Protocol):
+    """Where a head lies in the model, as the store and the report record it."""
+
+    @property
+    def layer(self) -> int: ...
+    @property
+    def head(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class TheoryHead(HeadInvariance):
+    """One head against the theorem and the corollary, with its place in the model."""
+
+    layer: int
+    head: int
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A matrix to look at: at most 128 x 128 block means, one byte an entry (see ``samples``)."""
+
+    rows: int
+    columns: int
+    low: float
+    high: float
+    kind: str
+    codes: str
+
+    @classmethod
+    def pair(cls, left: Float, right: Float, kind: str) -> tuple[Self, Self]:
+        """Two pictures on one scale."""
+        small = [display_matrix(matrix[:, :, None], kind, side=_PICTURE_SIDE) for matrix in (left, right)]
+        low, high = value_range(*small)
+
+        def picture(matrix: Float) -> Self:
+            codes = base64.b64encode(encode(matrix, low, high).tobytes()).decode()
+            return cls(matrix.shape[1], matrix.shape[2], float(low[0]), float(high[0]), kind, codes)
+
+        return picture(small[0]), picture(small[1])
+
+    def values(self) -> Float:
+        """The matrix, to the precision of a byte."""
+        codes = np.frombuffer(base64.b64decode(self.codes), np.uint8).reshape(self.rows, self.columns)
+        return np.asarray(decode(codes, self.low, self.high, self.kind), dtype=np.float64)
+
+
+@dataclass(frozen=True)
+class Example:
+    """The pictures of one head: the paper's Fig. 1 (original, organised) and Fig. 2 (expansion, softmax)."""
+
+    layer: int
+    head: int
+    original: Picture
+    organised: Picture
+    expansion: Picture
+    softmax: Picture
+
+
+@dataclass(frozen=True)
+class TheoryGroup:
+    """What was found on the heads of one group.
+
+    Attributes:
+        masked: share of the pairs the model never attends to; its logits are taken before that mask.
+        example: the head whose expansion error is the median one.
+    """
+
+    name: str
+    n_queries: int
+    n_keys: int
+    masked: float
+    heads: tuple[TheoryHead, ...]
+    agreements: tuple[Agreement, ...]
+    example: Example
+
+
+@dataclass(frozen=True)
+class TheorySection:
+    """Theorem 1 and Corollary 1 on every head of a model, from its first batch."""
+
+    groups: tuple[TheoryGroup, ...]
+
+    @property
+    def heads(self) -> list[TheoryHead]:
+        """The records of all groups."""
+        return [head for group in self.groups for head in group.heads]
+
+    @property
+    def findings(self) -> list[str]:
+        """What was found, a sentence or two each; where the theory fails, they say so."""
+        several = len(self.groups) > 1
+        return [f"{group.name}: {line}" if several else line for group in self.groups for line in group_findings(group)]
+
+    @classmethod
+    def join(cls, sections: Iterable[TheorySection]) -> TheorySection:
+        """One section of the groups of several."""
+        return cls(tuple(group for section in sections for group in section.groups))
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values; numbers that are not finite become null."""
+        return {"groups": [_finite(asdict(group)) for group in self.groups]}
+
+    @classmethod
+    def from_json(cls, value: Any) -> TheorySection:
+        """The section that ``to_json`` described."""
+        try:
+            return cls(tuple(_read_group(group) for group in value["groups"]))
+        except (KeyError, TypeError, ValueError) as error:
+            raise FormatError(f"This is not a theory section ({error}). Make the report again.") from error
+
+    def draw_organisation(self, ax: Axes) -> Axes:
+        """One head's logits in token order and organised (Fig. 1)."""
+        example = self.groups[0].example
+        _side_by_side(ax, example.original, example.organised, ("token order", "organised"))
+        ax.set_title(f"Logits of layer {example.layer}, head {example.head}")
+        return ax
+
+    def draw_expansion(self, ax: Axes) -> Axes:
+        """The second-order expansion of the same head beside its softmax (Fig. 2)."""
+        example = self.groups[0].example
+        _side_by_side(ax, example.expansion, example.softmax, ("expansion (Theorem 1)", "softmax"))
+        record = next(r for r in self.groups[0].heads if (r.layer, r.head) == (example.layer, example.head))
+        ax.set_title(f"Layer {example.layer}, head {example.head}, organised; relative error {record.error:.2f}")
+        return ax
+
+    def draw_exponents(self, ax: Axes) -> Axes:
+        """Exponent of every head against that of its residual; the theorem puts them on the line."""
+        x, y = (np.array([getattr(head, name) for head in self.heads]) for name in ("holder", "residual_holder"))
+        ax.axvspan(0, 0.5, color=SERIES[2], alpha=0.15, lw=0, label="assumed: 0 < α < ½")
+        ax.plot([0, 0.5], [0, 1], color=SERIES[2], lw=1.5, label="claimed: residual 2α")
+        ax.plot(x, y, "o", ms=4, color=SERIES[0], alpha=0.7, ls="", label=f"{len(x)} heads")
+        ax.set(xlabel="mixed Hölder exponent α, organised", ylabel="exponent of the residual")
+        ax.set_title("Regularity of the heads and of what the expansion misses")
+        ax.legend(loc="best")
+        return ax
+
+    def draw_errors(self, ax: Axes) -> Axes:
+        """Relative error of every head, each curve sorted: expansion, as printed, corollary."""
+        curves = (
+            ("error", "expansion with boundary terms", SERIES[0]),
+            ("error_as_printed", "as printed (eq. 12)", SERIES[1]),
+            ("corollary_error_scaled", "Corollary 1, scaled at will", SERIES[5]),
+        )
+        for name, label, colour in curves:
+            ax.plot(np.sort([getattr(head, name) for head in self.heads]), color=colour, lw=1.6, label=label)
+        ax.axhline(TOLERANCE, color="grey", lw=0.8, ls="--", label=f"holds ({TOLERANCE:.0%})")
+        ax.set(xlabel="heads, sorted", ylabel="relative error of softmax", ylim=(0, None))
+        ax.set_title("How far the theory is from softmax")
+        ax.legend(loc="best")
+        return ax
+
+
+def build_theory_section(
+    scores: ArrayLike,
+    probs: ArrayLike,
+    heads: Sequence[HeadPlace],
+    *,
+    group: str = "",
+    progress: Progress = silent,
+) -> TheorySection:
+    """Measure the theory on one batch of one group.
+
+    Args:
+        scores: (query, key, head) before any mask (kind "scores"): a mask is no part of the theorem.
+        probs: the attention the model used, of the same shape; exact zeros and NaN are what it masked.
+        heads: the places of the heads, in the order of the last axis (``store.heads(group)``).
+        group: the group's name.
+        progress: told the stages of ``softmax_invariance``.
+    """
+    f, used = as_tensor(scores, ndims=(3,), name="scores"), as_tensor(probs, ndims=(3,), name="probs")
+    if f.shape != used.shape or f.shape[2] != len(heads):
+        raise InvalidInput(
+            f"scores have shape {f.shape}, probs {used.shape}, {len(heads)} heads are named. Take all from one store."
+        )
+    used = np.nan_to_num(used, nan=0.0)
+    found = softmax_invariance(f, used, progress=progress)
+    records = tuple(
+        TheoryHead(**asdict(record), layer=place.layer, head=place.head)
+        for record, place in zip(found.heads, heads, strict=True)
+    )
+    masked = float((used == 0).all(axis=2).mean())
+    example = _example(f, found, records)
+    return TheorySection((TheoryGroup(group, f.shape[0], f.shape[1], masked, records, found.agreements, example),))
+
+
+def _example(f: NDArray[Any], found: SoftmaxInvariance, records: Sequence[TheoryHead]) -> Example:
+    index = int(np.argsort([record.error for record in records], kind="stable")[len(records) // 2])
+    head = found.organised[index]
+    original, organised = Picture.pair(f[:, :, index], head.matrix, "scores")
+    expansion, softmax = (
+        tensor[:, :, index][head.query_order][:, head.key_order] for tensor in (found.expansion, found.softmax)
+    )
+    pictures = Picture.pair(expansion, softmax, "probs")
+    return Example(records[index].layer, records[index].head, original, organised, *pictures)
+
+
+def _side_by_side(ax: Axes, left: Picture, right: Picture, names: tuple[str, str]) -> None:
+    """Two pictures on one axes and one scale, a gap between them."""
+    gap = max(1, left.columns // 16)
+    both = np.hstack([left.values(), np.full((left.rows, gap), np.nan), right.values()])
+    if left.kind == "probs":  # attention spans orders of magnitude; see samples
+        both = np.sqrt(both)
+    brightest = float(np.nanpercentile(both, 99.5))  # one sink key must not leave all else dark
+    ax.imshow(both, cmap=MATRIX_MAP, interpolation="nearest", aspect="auto", vmax=brightest)
+    centres = (left.columns - 1) / 2, left.columns + gap + (right.columns - 1) / 2
+    ax.set_xticks(centres, names)
+    ax.tick_params(length=0)
+    ax.set_yticks([])
+    ax.set(xlabel="keys", ylabel="queries")
+    for spine in ax.spines.values():
+        spine.set_visible(False)
+
+
+def _finite(value: Any) -> Any:
+    """The same value with null for every number that JSON cannot say."""
+    if isinstance(value, dict):
+        return {name: _finite(entry) for name, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(entry) for entry in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _read_group(value: dict[str, Any]) -> TheoryGroup:
+    example = value["example"]
+    pictures = {name: Picture(**example[name]) for name in ("original", "organised", "expansion", "softmax")}
+    return TheoryGroup(
+        **{name: value[name] for name in ("name", "n_queries", "n_keys", "masked")},
+        heads=tuple(TheoryHead(**_numbers(head)) for head in value["heads"]),
+        agreements=tuple(Agreement(**_numbers(agreement)) for agreement in value["agreements"]),
+        example=Example(example["layer"], example["head"], **pictures),
+    )
+
+
+def _numbers(record: dict[str, Any]) -> dict[str, Any]:
+    return {name: math.nan if value is None else value for name, value in record.items()}
