@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from oattn_hub.errors import AdapterError
 
@@ -34,6 +34,7 @@ class AttentionSite:
     n_kv_heads: int
     head_dim: int | None
     kind: str = "self"
+    head_axis: int = -3
 
 
 class Adapter:
@@ -48,17 +49,19 @@ class Adapter:
         not_token_attention: Pattern of a qualified class name -> why its softmax is not attention between tokens.
         masked_below: An additive mask entry at or below this value means "masked"; values above it are position terms.
         streams: Groups of a module's second, third… attention call in one pass (XLNet's query stream).
+        head_axes: Kind of site -> axis of the heads in its queries, where it is not the third from the end.
         layout: How heads lie in the projections (see ``adapters/layout.py``); None means heads cannot be cut.
     """
 
-    name: ClassVar[str]
-    description: ClassVar[str]
-    modules: ClassVar[Mapping[str, str]] = {}
-    groups: ClassVar[Mapping[str, str]] = {"*": "encoder"}
-    not_token_attention: ClassVar[Mapping[str, str]] = {}
-    masked_below: ClassVar[float] = -1e4
-    streams: ClassVar[tuple[str, ...]] = ()
-    layout: ClassVar[Any] = None
+    name: str
+    description: str
+    modules: Mapping[str, str] = {}
+    groups: Mapping[str, str] = {"*": "encoder"}
+    not_token_attention: Mapping[str, str] = {}
+    masked_below: float = -1e4
+    streams: tuple[str, ...] = ()
+    head_axes: Mapping[str, int] = {}
+    layout: Any = None
 
     def claims(self, model: nn.Module) -> int:
         """How many of the model's modules this adapter describes."""
@@ -71,14 +74,23 @@ class Adapter:
         """The attention layers of ``model`` in model order."""
         sites: list[AttentionSite] = []
         for name, module in model.named_modules():
-            kind = self.site_kind(name, module)
-            if kind is None:
-                continue
-            passes = self.passes(model, name, module)
-            for index in range(passes):
-                label = name if passes == 1 else f"{name}#{index}"
-                sites.append(self._site(label, name, module, kind, layer=len(sites)))
+            sites += self.sites_at(model, name, module, first_layer=len(sites))
         return sites
+
+    def sites_at(self, model: nn.Module, name: str, module: nn.Module, first_layer: int) -> list[AttentionSite]:
+        """The layers that one module serves: none, one, or one per pass."""
+        kind = self.site_kind(name, module)
+        if kind is None:
+            return []
+        passes = self.passes(model, name, module)
+        labels = [name] if passes == 1 else [f"{name}#{index}" for index in range(passes)]
+        group = next(group for pattern, group in self.groups.items() if fnmatchcase(name, pattern))
+        counts = (self.n_heads(module), self.n_kv_heads(module), self.head_dim(module))
+        axis = self.head_axes.get(kind, -3)
+        return [
+            AttentionSite(label, module, group, first_layer + index, *counts, kind, axis)
+            for index, label in enumerate(labels)
+        ]
 
     def not_attention(self, model: nn.Module) -> dict[str, str]:
         """Modules left out on purpose: dotted name -> why they are not attention between tokens."""
@@ -112,13 +124,6 @@ class Adapter:
     def head_dim(self, module: nn.Module) -> int | None:
         """Width of one head's query and key, if the module says so."""
         return find_attribute(module, _HEAD_DIM_ATTRIBUTES)
-
-    # ------------------------------------------------------------------------------------------------------------------
-
-    def _site(self, label: str, name: str, module: nn.Module, kind: str, layer: int) -> AttentionSite:
-        group = next(group for pattern, group in self.groups.items() if fnmatchcase(name, pattern))
-        heads, kv_heads, width = self.n_heads(module), self.n_kv_heads(module), self.head_dim(module)
-        return AttentionSite(label, module, group, layer, heads, kv_heads, width, kind)
 
 
 def qualified_names(module: nn.Module) -> list[str]:

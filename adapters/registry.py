@@ -10,6 +10,7 @@ from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, TypeVar
 
 from oattn_hub.adapters.base import Adapter
+from oattn_hub.adapters.composite import CompositeAdapter
 from oattn_hub.errors import AdapterError
 
 if TYPE_CHECKING:
@@ -64,15 +65,18 @@ def list_adapters(pattern: str = "*") -> list[str]:
 def get_adapter(name: str) -> Adapter:
     """The adapter of that name."""
     _load_all()
+    if "+" in name:
+        return CompositeAdapter([get_adapter(part) for part in name.split("+")])
     if name not in _REGISTRY:
         raise AdapterError(f"No adapter is called {name!r}. Known: {', '.join(list_adapters())}.")
     return _REGISTRY[name]
 
 
 def find_adapter(model: nn.Module, name: str | None = None) -> Adapter:
-    """The adapter that serves ``model``: the one named, or the one that knows most of its modules.
+    """The adapter that serves ``model``: the one named, or the one that knows its modules.
 
-    A model no family describes falls to ``generic``; a model without attention raises.
+    A model whose parts belong to several families gets them all (``clip+torch``); a model no family describes falls to
+    ``generic``; a model without attention raises.
     """
     adapter = get_adapter(name) if name is not None else _best_match(model)
     if not adapter.sites(model) and not adapter.not_attention(model):
@@ -85,9 +89,9 @@ def find_adapter(model: nn.Module, name: str | None = None) -> Adapter:
 
 def _best_match(model: nn.Module) -> Adapter:
     _load_all()
-    claims = {name: adapter.claims(model) for name, adapter in _REGISTRY.items() if name != "generic"}
-    best = max(claims, key=lambda name: claims[name])
-    return _REGISTRY[best] if claims[best] else get_adapter("generic")
+    claims = {name: adapter.claims(model) for name, adapter in sorted(_REGISTRY.items())}
+    claimed = sorted((name for name in claims if claims[name]), key=lambda name: -claims[name])
+    return get_adapter("+".join(claimed) if claimed else "generic")
 
 
 @cache

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from oattn_hub.adapters.base import Adapter
-from oattn_hub.adapters.layout import HeadAxis, fused, split
+from oattn_hub.adapters.layout import HeadAxis, HeadLayout, fused, split
 from oattn_hub.adapters.registry import register
 
 
@@ -16,6 +16,7 @@ class SwinAdapter(Adapter):
     modules = {
         "*.SwinAttention": "transformers",
         "timm.models.swin_transformer.WindowAttention": "timm",
+        "timm.models.swin_transformer_v2.WindowAttention": "timm_v2",
     }
     masked_below = -99.0
     layout = {
@@ -32,5 +33,18 @@ class SwinAdapter(Adapter):
             "proj",
             extra=(HeadAxis("relative_position_bias_table", 1, ("h",)),),
             counts={"num_heads": "heads"},
+        ),
+        "timm_v2": HeadLayout(
+            output=HeadAxis("proj", "in"),
+            projections=(
+                HeadAxis("qkv", "out", ("q", "k", "v")),
+                HeadAxis("q_bias", 0, ("q",)),
+                HeadAxis("k_bias", 0, ("k",)),
+                HeadAxis("v_bias", 0, ("v",)),
+                HeadAxis("logit_scale", 0, ("h",)),
+                HeadAxis("cpb_mlp.2", "out", ("h",)),
+            ),
+            counts={"num_heads": "heads"},
+            behaviours=("fixed_width",),
         ),
     }

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
-from importlib.util import find_spec
+import sys
+from functools import cache
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -59,3 +62,27 @@ def shared_data() -> Path:
     if not folder.is_dir():
         pytest.skip("no data beside the project; name its folder with OATTN_DATA")
     return folder
+
+
+@cache
+def _load_zoo() -> ModuleType:
+    spec = spec_from_file_location("oattn_test_zoo", Path(__file__).parent / "zoo.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="session")
+def zoo() -> ModuleType:
+    """Tiny models of every family: ``zoo.SPECIMENS``, ``zoo.BY_NAME["bert"].build()``."""
+    return _load_zoo()
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """A test that asks for ``specimen`` runs once for every family of the zoo."""
+    if "specimen" in metafunc.fixturenames:
+        specimens = _load_zoo().SPECIMENS
+        metafunc.parametrize("specimen", specimens, ids=[specimen.name for specimen in specimens])

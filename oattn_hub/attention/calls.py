@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,6 +18,13 @@ from oattn_hub.attention.masks import MaskTrace
 
 # Blocks of this many bytes stay near the processor's cache; larger ones were slower.
 _BLOCK_BYTES = 16 << 20
+
+
+class Heads(NamedTuple):
+    """How many heads a layer has, and which axis of its queries they are on."""
+
+    count: int
+    axis: int = -3
 
 
 class UnexpectedShape(Exception):
@@ -61,15 +68,15 @@ class SoftmaxCall(AttentionCall):
 
     @classmethod
     def from_softmax(
-        cls, logits: Tensor, probs: Tensor, dim: int, n_heads: int, trace: MaskTrace | None
+        cls, logits: Tensor, probs: Tensor, dim: int, heads: Heads, trace: MaskTrace | None
     ) -> SoftmaxCall:
         """Read a call off a softmax over ``dim``; ``trace`` is needed for scores and logits."""
-        output = _four_axes(probs, dim, n_heads)
+        output = _four_axes(probs, dim, heads)
         if trace is None:
             return cls(tuple(output.shape), None, None, output)
         values, masked = trace.unmask(logits)
-        masked = None if masked is None else _four_axes(masked.broadcast_to(logits.shape), dim, n_heads)
-        return cls(tuple(output.shape), masked, _four_axes(values.broadcast_to(logits.shape), dim, n_heads), output)
+        masked = None if masked is None else _four_axes(masked.broadcast_to(logits.shape), dim, heads)
+        return cls(tuple(output.shape), masked, _four_axes(values.broadcast_to(logits.shape), dim, heads), output)
 
     def _block(self, heads: slice, kinds: tuple[str, ...]) -> dict[str, Tensor]:
         block = {}
@@ -101,15 +108,15 @@ class DotProductCall(AttentionCall):
         scale: float | None = None,
         enable_gqa: bool = False,
         *,
-        n_heads: int,
+        heads: Heads,
         trace: MaskTrace,
     ) -> DotProductCall:
         """Read a call off the arguments of ``scaled_dot_product_attention``."""
-        query, key, attn_mask = _unpack_single_query(query, key, attn_mask, n_heads)
+        query, key, attn_mask = _unpack_single_query(query, key, attn_mask, heads.count)
         lead = torch.broadcast_shapes(query.shape[:-3], key.shape[:-3])
-        q, k = (_heads_third(x.expand(*lead, *x.shape[-3:]) if x.ndim > 3 else x, n_heads) for x in (query, key))
+        q, k = (_heads_third(x.expand(*lead, *x.shape[-3:]) if x.ndim > 3 else x, heads) for x in (query, key))
         shape = (q.shape[0], q.shape[1], q.shape[2], k.shape[2])
-        bias, masked, mask = _read_mask(attn_mask, is_causal, query, key, n_heads, trace)
+        bias, masked, mask = _read_mask(attn_mask, is_causal, query, key, heads, trace)
         scale = query.shape[-1] ** -0.5 if scale is None else scale
         return cls(shape, masked, q, k, scale, bias, mask)
 
@@ -136,7 +143,7 @@ class DotProductCall(AttentionCall):
 
 
 def _read_mask(
-    mask: Tensor | None, is_causal: bool, query: Tensor, key: Tensor, n_heads: int, trace: MaskTrace
+    mask: Tensor | None, is_causal: bool, query: Tensor, key: Tensor, heads: Heads, trace: MaskTrace
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     """Position terms, masked entries and the additive mask itself, each four-dimensional or None."""
     n_queries, n_keys = query.shape[-2], key.shape[-2]
@@ -146,42 +153,43 @@ def _read_mask(
     if mask is None:
         return None, None, None
     values, masked = trace.unmask(mask)
-    hidden = None if masked is None else _mask_axes(masked.broadcast_to(mask.shape), query.ndim, n_heads)
+    hidden = None if masked is None else _mask_axes(masked.broadcast_to(mask.shape), query.ndim, heads)
     if mask.dtype == torch.bool:
         return None, hidden, None
-    bias = _mask_axes(values.broadcast_to(mask.shape), query.ndim, n_heads).float()
-    additive = _mask_axes(mask, query.ndim, n_heads).float()
+    bias = _mask_axes(values.broadcast_to(mask.shape), query.ndim, heads).float()
+    additive = _mask_axes(mask, query.ndim, heads).float()
     return bias if bool(bias.any()) else None, hidden, additive
 
 
-def _mask_axes(mask: Tensor, query_ndim: int, n_heads: int) -> Tensor:
+def _mask_axes(mask: Tensor, query_ndim: int, heads: Heads) -> Tensor:
     if query_ndim == 3 and mask.ndim == 3 and mask.shape[0] > 1:
-        return mask.unflatten(0, (-1, n_heads))
+        return mask.unflatten(0, (-1, heads.count))
     if mask.ndim > 4:
-        return mask.flatten(0, -4)
+        return mask.movedim(heads.axis, -3).flatten(0, -4)
     return mask[(None,) * (4 - mask.ndim)]
 
 
-def _heads_third(tensor: Tensor, n_heads: int) -> Tensor:
-    """(context, head, token, width); all axes before the heads are contexts."""
+def _heads_third(tensor: Tensor, heads: Heads) -> Tensor:
+    """(context, head, token, width); all axes beside the heads are contexts."""
     if tensor.ndim == 3:
-        if tensor.shape[0] % n_heads:
-            raise UnexpectedShape(f"{tuple(tensor.shape)}, expected a first axis of contexts x {n_heads} heads")
-        return tensor.unflatten(0, (-1, n_heads))
-    if tensor.ndim < 3 or n_heads % tensor.shape[-3]:
-        raise UnexpectedShape(f"{tuple(tensor.shape)}, expected (context, {n_heads} heads, token, width)")
+        if tensor.shape[0] % heads.count:
+            raise UnexpectedShape(f"{tuple(tensor.shape)}, expected a first axis of contexts x {heads.count} heads")
+        return tensor.unflatten(0, (-1, heads.count))
+    if tensor.ndim < 3 or heads.count % tensor.shape[heads.axis]:
+        raise UnexpectedShape(f"{tuple(tensor.shape)}, expected (context, {heads.count} heads, token, width)")
+    tensor = tensor.movedim(heads.axis, -3)
     return tensor.reshape(-1, *tensor.shape[-3:])
 
 
-def _four_axes(tensor: Tensor, dim: int, n_heads: int) -> Tensor:
+def _four_axes(tensor: Tensor, dim: int, heads: Heads) -> Tensor:
     """(context, head, query, key) from a softmax over ``dim``."""
     if dim % tensor.ndim == 1 and tensor.ndim == 4:  # (query, key, context, head), the original Transformer-XL
         tensor = tensor.permute(2, 3, 0, 1)
     elif dim % tensor.ndim != tensor.ndim - 1:
         raise UnexpectedShape(f"{tuple(tensor.shape)} with softmax over axis {dim}")
-    four = _heads_third(tensor, n_heads)
-    if four.shape[1] != n_heads:
-        raise UnexpectedShape(f"{tuple(tensor.shape)}, expected {n_heads} heads")
+    four = _heads_third(tensor, heads)
+    if four.shape[1] != heads.count:
+        raise UnexpectedShape(f"{tuple(tensor.shape)}, expected {heads.count} heads")
     return four
 
 

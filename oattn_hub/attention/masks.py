@@ -97,8 +97,8 @@ class MaskTrace:
 
     def _snapshot(self, tensor: Tensor) -> Tensor:
         copy = tensor.detach().clone()
-        if id(tensor) in self._steps:
-            self._steps[id(copy)] = _Step(copy, "clone", (self._steps[id(tensor)].result,))
+        if (step := self._steps.get(id(tensor))) is not None:
+            self._steps[id(copy)] = _Step(copy, step.name, step.args)
         return copy
 
     def _split_by_value(self, tensor: Tensor) -> Unmasked:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from oattn_hub.attention.calls import AttentionCall, DotProductCall
+from oattn_hub.attention.calls import AttentionCall, DotProductCall, Heads
 from oattn_hub.attention.masks import MaskTrace
 from oattn_hub.errors import CaptureError
 
@@ -72,7 +72,7 @@ def _call(
     q, k = (x.unflatten(-1, (module.num_heads, -1)).transpose(1, 2) for x in _project(module, query, key))
     mask = _merge(attn_mask, padding, len(q), module.num_heads)
     trace = MaskTrace(-torch.inf)  # torch's masks are -inf; any finite value is a position term
-    return DotProductCall.from_sdpa(q, k, k, attn_mask=mask, n_heads=module.num_heads, trace=trace)
+    return DotProductCall.from_sdpa(q, k, k, attn_mask=mask, heads=Heads(module.num_heads), trace=trace)
 
 
 def _project(module: nn.MultiheadAttention, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
+import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -82,9 +84,10 @@ def capture(
         description=description,
         versions=_versions(),
     )
-    folder, keep = _folder(store)
+    folder = Path(store) if store is not None else Path(tempfile.mkdtemp(prefix="oattn-"))
     writer = StoreWriter(folder, info, resume)
-    writer.store._keep_alive = keep
+    if store is None:
+        weakref.finalize(writer.store, shutil.rmtree, folder, ignore_errors=True)
     with _Recorder(module, chosen, writer, allow_partial).attached():
         yield writer.store
 
@@ -246,7 +249,7 @@ class _Recorder:
     def _check_complete(self) -> None:
         blind = [name for name, calls in self._entered.items() if calls == 0]
         if blind:
-            seen = f" It computed {'; '.join(self._tap.unrecognised)}." if self._tap.unrecognised else ""
+            seen = f" It computed {self._tap.unrecognised[blind[0]]}." if blind[0] in self._tap.unrecognised else ""
             raise CaptureError(
                 f"{len(blind)} of {len(self._entered)} attention modules ran but showed no attention, first {blind[0]}."
                 f"{seen} "
@@ -293,13 +296,6 @@ def _fingerprint_inputs(inputs: Mapping[str, Any]) -> str:
     for name, value in sorted(tensors.items()):
         parts += [name, value.detach().cpu().float().numpy()]
     return fingerprint(*parts)
-
-
-def _folder(store: str | Path | None) -> tuple[Path, Any]:
-    if store is not None:
-        return Path(store), None
-    temporary = tempfile.TemporaryDirectory(prefix="oattn-")
-    return Path(temporary.name), temporary
 
 
 def _versions() -> dict[str, str]:

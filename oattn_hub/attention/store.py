@@ -87,7 +87,6 @@ class AttentionStore:
     def __init__(self, folder: Path, index: dict[str, Any]) -> None:
         self.folder = folder
         self._index = index
-        self._keep_alive: Any = None  # a temporary folder that lives as long as the store
 
     @classmethod
     def open(cls, folder: str | Path) -> AttentionStore:

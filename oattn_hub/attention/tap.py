@@ -1,8 +1,8 @@
 """Seeing attention where it is computed, with the model left as it is.
 
-A ``TorchFunctionMode`` is on while the model runs. Who stands around the attention modules says which layer is at work; a
-fused kernel or a softmax met there is an attention call, handed over with its inputs. Nothing the model computes is
-replaced, so its output is bit-identical.
+A ``TorchFunctionMode`` is on while the model runs. Whoever stands around an attention module says which layer is at
+work; a fused kernel or a softmax met there is an attention call, handed over with its inputs. What the model computes
+is not touched, so its output is bit-identical.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from oattn_hub.adapters import AttentionSite
-from oattn_hub.attention.calls import AttentionCall, DotProductCall, SoftmaxCall, UnexpectedShape
+from oattn_hub.attention.calls import AttentionCall, DotProductCall, Heads, SoftmaxCall, UnexpectedShape
 from oattn_hub.attention.masks import TRACED, MaskTrace
 
 _SOFTMAX = {"softmax", "_softmax"}
@@ -38,13 +38,14 @@ class Tap(TorchFunctionMode):
         self._needs_scores = needs_scores
         self._site: AttentionSite | None = None
         self._is_on = False
-        self.unrecognised: list[str] = []
+        self.unrecognised: dict[str, str] = {}  # site name -> what it computed that is not attention by heads
         self.outside: list[str] = []
 
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Watch while the model's forward call lasts."""
         self.outside.clear()
+        self.unrecognised.clear()
         self._is_on = True
         try:
             with self:
@@ -70,7 +71,6 @@ class Tap(TorchFunctionMode):
     def at(self, site: AttentionSite) -> Iterator[None]:
         """Attention met in this block belongs to ``site``."""
         self._site = site
-        self.unrecognised.clear()
         try:
             yield
         finally:
@@ -101,13 +101,13 @@ class Tap(TorchFunctionMode):
             try:
                 call = read(self._site)
             except UnexpectedShape as error:
-                self.unrecognised.append(str(error))
+                self.unrecognised[self._site.name] = str(error)
                 return
             self._emit(self._site, call)
         self._trace.clear()
 
     def _fused(self, site: AttentionSite, args: tuple[Any, ...], kwargs: dict[str, Any]) -> AttentionCall:
-        return DotProductCall.from_sdpa(*args, **kwargs, n_heads=site.n_heads, trace=self._trace)
+        return DotProductCall.from_sdpa(*args, **kwargs, heads=Heads(site.n_heads, site.head_axis), trace=self._trace)
 
     def _softmax(
         self, site: AttentionSite, result: torch.Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -115,4 +115,4 @@ class Tap(TorchFunctionMode):
         logits = args[0] if args else kwargs["input"]
         dim = kwargs.get("dim", args[1] if len(args) > 1 else -1)
         trace = self._trace if self._needs_scores else None
-        return SoftmaxCall.from_softmax(logits, result, dim, site.n_heads, trace)
+        return SoftmaxCall.from_softmax(logits, result, dim, Heads(site.n_heads, site.head_axis), trace)
