@@ -108,8 +108,8 @@ def tree_emd(
         axis: Name or number of the axis whose slices are compared.
         alpha: Falls the weight of a folder by 2^-alpha per level.
         beta: Raises the folder's share of the points to this power.
-        precision: ``"float32"`` compares the vectors, centred, in float32 and sums in float64: twice as fast, relative
-            error about 1e-9. ``"auto"`` does so from 2e9 pairs of numbers on.
+        precision: ``"float32"`` compares the vectors, centred, in float32 and sums in float64: twice as fast, with
+            errors of about 1e-7 of the typical distance. ``"auto"`` does so from 2e9 pairs of numbers on.
 
     >>> two = PartitionTree.dyadic(2)
     >>> tree_emd([[1.0, 0.0], [0.0, 1.0]], {"key": two}, axis="query")

@@ -103,7 +103,7 @@ def present_folder_values(
 def centre(values: Doubles, out: Floats) -> None:
     """out = values less the mean row, rounded to out's precision; rows of out beyond values are left alone.
 
-    Differences of rows stay the same and what is rounded is small: float32 then loses nothing that matters.
+    Differences of rows stay the same, and what is left to round is of their size.
     """
     n_rows, n_columns = values.shape
     mean = np.zeros(n_columns)

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from oattn_hub.errors import NotFitted
 from oattn_hub.geometry.affinity import cosine_affinity, distance_affinity, gaussian_affinity
 from oattn_hub.geometry.checks import AXES, Floats, as_tensor, at_least, one_of
-from oattn_hub.geometry.emd import tree_emd
+from oattn_hub.geometry.emd import PRECISIONS, tree_emd
 from oattn_hub.geometry.growing import MEDIANS, binary_tree, grow
 from oattn_hub.geometry.markov import NORMALISATIONS, Diffusion, diffusion
 from oattn_hub.geometry.tree import PartitionTree
@@ -59,6 +59,7 @@ class Questionnaire:
         constant: Divides the median distance when clusters join; larger values make smaller folders.
         n_eigenvectors: How many eigenvectors the diffusion distance uses.
         normalisation: ``"density"`` or ``"row"``: see ``markov_matrix``.
+        precision: ``"auto"``, ``"float32"`` or ``"float64"`` in the comparison of slices: see ``tree_emd``.
 
     Attributes, after ``fit``:
         trees_: Axis name to tree.
@@ -97,6 +98,7 @@ class Questionnaire:
         constant: float = 1.0,
         n_eigenvectors: int = 12,
         normalisation: str = "density",
+        precision: str = "auto",
     ) -> None:
         self.n_iters = n_iters
         self.coupling = coupling
@@ -109,6 +111,7 @@ class Questionnaire:
         self.constant = constant
         self.n_eigenvectors = n_eigenvectors
         self.normalisation = normalisation
+        self.precision = precision
 
     def get_params(self) -> dict[str, Any]:
         """The parameters by name, JSON-able."""
@@ -135,7 +138,9 @@ class Questionnaire:
             for axis in order:
                 sources = self._sources(axis, trees, before)
                 if not self._reuse(axis, history, made):
-                    distances = tree_emd(tensor, sources, axis, alpha=self.alpha, beta=self.beta)
+                    distances = tree_emd(
+                        tensor, sources, axis, alpha=self.alpha, beta=self.beta, precision=self.precision
+                    )
                     made.distances[axis] = distances
                     self._grow(made, axis, distance_affinity(distances))
                 trees[axis] = made.trees[axis]
@@ -164,6 +169,7 @@ class Questionnaire:
         one_of("tree", self.tree, TREE_TYPES)
         one_of("initial", self.initial, INITIAL_AFFINITIES)
         one_of("normalisation", self.normalisation, NORMALISATIONS)
+        one_of("precision", self.precision, PRECISIONS)
         at_least("alpha", self.alpha, 0)
         at_least("beta", self.beta, 0)
         at_least("constant", self.constant, 1e-12)
