@@ -61,16 +61,22 @@ def test_the_corollary_is_scaled_as_well_as_can_be(clustered: Float) -> None:
         assert head.corollary_error_scaled <= min(head.corollary_error, 1 + 1e-12)
 
 
-def test_a_regular_head_meets_the_assumption_and_its_residual_is_about_twice_as_regular(
-    random_mixed_holder: Callable[..., Float],
+@pytest.mark.parametrize("alpha", [0.35, 0.45])
+def test_a_shuffled_regular_head_is_found_regular_and_its_residual_twice_as_regular(
+    alpha: float, random_mixed_holder: Callable[..., Float]
 ) -> None:
-    # a strong profile along both axes lets the organisation find the order in which the head is regular
-    order = np.linspace(-1, 1, 64)
-    f = random_mixed_holder(0.45, 6, seed=0) + 8 * np.add.outer(order, order)
+    mixed = random_mixed_holder(alpha, 6, seed=0)
+    mixed = mixed - mixed.mean(axis=0) - mixed.mean(axis=1, keepdims=True)
+    # a profile along both axes lets the questionnaire find the order in which the head is regular
+    order = np.linspace(-4, 4, 64)
+    f = mixed + np.add.outer(order, order)
     shuffle = np.random.default_rng(1).permutation(64)
     head = softmax_invariance(f[shuffle][:, shuffle]).heads[0]
-    assert head.holder_before < 0
-    assert head.holder > head.holder_before
+    assert head.holder_before < -0.5
+    assert head.holder == pytest.approx(alpha, abs=0.05)
+    assert head.typical == pytest.approx(alpha, abs=0.05)
+    assert head.assumption_holds
+    assert 1.7 * alpha < head.residual_holder < 2.3 * alpha
 
 
 def test_probs_are_compared_when_given(clustered: Float) -> None:
