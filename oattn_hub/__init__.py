@@ -12,19 +12,29 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from oattn_hub.analyzer import analyze as analyze
     from oattn_hub.attention import AttentionStore as AttentionStore
     from oattn_hub.attention import capture as capture
     from oattn_hub.attention import load_model as load_model
     from oattn_hub.errors import OattnError as OattnError
+    from oattn_hub.hub import from_pretrained as from_pretrained
+    from oattn_hub.hub import list_variants as list_variants
+    from oattn_hub.hub import load_report as load_report
     from oattn_hub.report import Report as Report
+    from oattn_hub.report import compare as compare
 
 # public name -> module that defines it
 _EXPORTS = {
     "AttentionStore": "oattn_hub.attention",
     "OattnError": "oattn_hub.errors",
     "Report": "oattn_hub.report",
+    "analyze": "oattn_hub.analyzer",
     "capture": "oattn_hub.attention",
+    "compare": "oattn_hub.report",
+    "from_pretrained": "oattn_hub.hub",
+    "list_variants": "oattn_hub.hub",
     "load_model": "oattn_hub.attention",
+    "load_report": "oattn_hub.hub",
 }
 
 __all__ = [*_EXPORTS, "__version__"]

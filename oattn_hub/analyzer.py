@@ -193,7 +193,7 @@ def _report(
     model = ModelInfo(
         id=loaded.model_id,
         revision=loaded.revision,
-        source=loaded.source,
+        source=_absolute(loaded.source),
         library=loaded.library,
         modality=loaded.modality,
         adapter=store.info.adapter,
@@ -212,6 +212,11 @@ def _report(
     )
     tokens = inputs.tokens or next(iter(groups.values())).n_queries
     return Report(model, replace(call.settings, batches=len(inputs), tokens=tokens), provenance, groups)
+
+
+def _absolute(source: str | None) -> str | None:
+    """A folder's whole path, so that the model is found again from anywhere; anything else as it is."""
+    return str(Path(source).resolve()) if source is not None and Path(source).is_dir() else source
 
 
 def _command(call: _Call) -> str:

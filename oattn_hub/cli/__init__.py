@@ -15,7 +15,15 @@ from oattn_hub import __version__
 from oattn_hub.errors import OattnError
 
 # verb -> module; one line a verb, in the order of the help page
-_VERBS: dict[str, str] = {}
+_VERBS: dict[str, str] = {
+    "analyze": "oattn_hub.cli.analyze",
+    "compare": "oattn_hub.cli.compare",
+    "publish": "oattn_hub.cli.publish",
+    "pull": "oattn_hub.cli.pull",
+    "card": "oattn_hub.cli.card",
+    "hub": "oattn_hub.cli.hub",
+    "demo": "oattn_hub.cli.demo",
+}
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -10,6 +10,8 @@
 
 from __future__ import annotations
 
+from oattn_hub.report.comparison import Comparison as Comparison
+from oattn_hub.report.comparison import compare as compare
 from oattn_hub.report.group import GroupResult as GroupResult
 from oattn_hub.report.records import HeadRecord as HeadRecord
 from oattn_hub.report.records import ModelInfo as ModelInfo
@@ -20,6 +22,7 @@ from oattn_hub.report.records import StabilityRecord as StabilityRecord
 from oattn_hub.report.report import Report as Report
 
 __all__ = [
+    "Comparison",
     "GroupResult",
     "HeadRecord",
     "ModelInfo",
@@ -28,4 +31,5 @@ __all__ = [
     "Report",
     "Settings",
     "StabilityRecord",
+    "compare",
 ]

@@ -26,7 +26,7 @@ from oattn_hub.report.plot import PlannedFigure, render, section_figures
 from oattn_hub.report.theme import ENTROPY_MAP, LAYER_MAP, MATRIX_MAP
 
 if TYPE_CHECKING:
-    from oattn_hub.report.compare import Comparison
+    from oattn_hub.report.comparison import Comparison
     from oattn_hub.report.report import Report
 
 _AFFINITY_STEPS = 255

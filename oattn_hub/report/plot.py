@@ -22,6 +22,7 @@ from oattn_hub.report.theme import Theme, figure_style
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+    from oattn_hub.report.comparison import Comparison
     from oattn_hub.report.evaluation import EvaluationSection
     from oattn_hub.report.report import Report
     from oattn_hub.report.theory import TheorySection
@@ -147,7 +148,7 @@ def planned_figures(report: Report) -> list[PlannedFigure]:
     return planned
 
 
-def section_figures(title: str, section: TheorySection | EvaluationSection | None) -> list[PlannedFigure]:
+def section_figures(title: str, section: TheorySection | EvaluationSection | Comparison | None) -> list[PlannedFigure]:
     """The figures of a report's section: one for each of its ``draw_*`` methods."""
     names = sorted(name for name in dir(section) if name.startswith("draw_"))
     return [

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from oattn_hub.pruning import PruningPlan
-    from oattn_hub.report.compare import Comparison
+    from oattn_hub.report.comparison import Comparison
     from oattn_hub.report.evaluation import EvaluationSection
     from oattn_hub.report.plot import ReportPlots
     from oattn_hub.report.theory import TheorySection

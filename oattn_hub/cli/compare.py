@@ -1,0 +1,41 @@
+"""``oattn compare A B``: two reports side by side."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from oattn_hub.cli.terminal import add_json_flag, console, print_json
+
+HELP = "compare two reports: two models, two data sets, or before and after fine-tuning"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The two reports, and where to write."""
+    parser.add_argument("a", type=Path, help="folder of a report written by `oattn analyze`")
+    parser.add_argument("b", type=Path, help="folder of the other report")
+    parser.add_argument("--out", type=Path, help="folder for comparison.json, comparison.html and the figures")
+    add_json_flag(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Compare, and say what differs."""
+    from rich.table import Table
+
+    from oattn_hub.report import compare
+
+    comparison = compare(args.a, args.b)
+    written = comparison.save(args.out, args.a) if args.out else []
+    if args.json:
+        print_json(comparison.to_json())
+    screen = console()
+    for finding in comparison.findings:
+        screen.print(f"• {finding}")
+    columns, rows = comparison.table()
+    table = Table(*columns)
+    for row in rows:
+        table.add_row(*row)
+    screen.print(table)
+    for path in written:
+        screen.print(str(path), soft_wrap=True)
+    return 0
