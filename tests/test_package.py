@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pkgutil
 import subprocess
 import sys
 import tomllib
@@ -41,14 +42,13 @@ def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
         oh.anlyze  # noqa: B018
 
 
-def _folders_with_code() -> set[str]:
-    folders = {f"oattn_hub.{folder.name}" for folder in (ROOT / "oattn_hub").iterdir() if any(folder.glob("*.py"))}
-    return folders | {"oattn_hub"}
+def _packages_on_disk() -> set[str]:
+    return {module.name for module in pkgutil.walk_packages(oh.__path__, "oattn_hub.") if module.ispkg} | {"oattn_hub"}
 
 
 def test_no_package_is_left_out_of_the_wheel() -> None:
     listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
-    assert set(listed) - {"oattn_hub.cards"} == _folders_with_code() - {"oattn_hub.cards"}
+    assert set(listed) == _packages_on_disk() | {"oattn_hub.data", "oattn_hub.cards"}
 
 
 @pytest.mark.slow
