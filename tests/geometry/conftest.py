@@ -9,9 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import settings
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
+
+# a shared machine is sometimes slow, and the first example compiles
+settings.register_profile("oattn", deadline=None, max_examples=40)
+settings.load_profile("oattn")
 
 DATA = Path(__file__).parents[1] / "data/geometry"
 
