@@ -232,7 +232,7 @@ class TransfoXLModel(TransfoXLPreTrainedModel):  # type: ignore[no-untyped-call]
         self.word_emb = AdaptiveEmbedding(config.clusters, config.d_model)
         self.drop = nn.Dropout(config.dropout)
         self.layers = nn.ModuleList(DecoderLayer(config) for _ in range(config.n_layer))
-        self.mem_len = config.mem_len
+        self.mem_len, self.same_length = config.mem_len, config.same_length
         if not config.untie_r:
             self.r_w_bias = nn.Parameter(torch.zeros(config.n_head, config.d_head))
             self.r_r_bias = nn.Parameter(torch.zeros(config.n_head, config.d_head))
@@ -248,6 +248,10 @@ class TransfoXLModel(TransfoXLPreTrainedModel):  # type: ignore[no-untyped-call]
         """The memory at the start: zeros, as in transformers; a zero vector is a key like any other."""
         some = next(self.parameters())
         return [some.new_zeros(self.mem_len, batch, self.config.d_model) for _ in self.layers]
+
+    def forget_memory(self) -> None:
+        """From now on read every segment on its own; attention is then square, (tokens, tokens)."""
+        self.mem_len, self.same_length = 0, False
 
     def forward(
         self,
@@ -308,7 +312,7 @@ class TransfoXLModel(TransfoXLPreTrainedModel):  # type: ignore[no-untyped-call]
         """(query, key), True for keys in the query's future and, with `same_length`, too far in its past."""
         every = torch.ones(n_queries, n_memory + n_queries, dtype=torch.bool, device=device)
         mask = every.triu(1 + n_memory)
-        if self.config.same_length:
+        if self.same_length:
             n_too_many = max(0, n_memory + n_queries - self.mem_len)
             mask |= every.tril(n_too_many - n_queries)
         return mask
