@@ -169,37 +169,35 @@ def _load_pruned(folder: Path) -> LoadedModel:
 
 
 def _load_transformers(request: _Request) -> LoadedModel:
-    import transformers
-
-    register_models()
     options = request.hub_options
     if request.gguf_file is not None:
         options["gguf_file"] = request.gguf_file
-    config = transformers.AutoConfig.from_pretrained(request.source, **options)
-    if getattr(config, PRUNING_KEY, None) is not None:
-        raise LoadError(
-            f"{request.source} is a pruned checkpoint of oattn_hub. Load it with oattn_hub.from_pretrained."
-        )
+    model_class = _model_class(request)
     with _quiet():
-        model = _model_class(config, request).from_pretrained(
+        model = model_class.from_pretrained(
             request.source, use_safetensors=None if request.allow_pickle or request.gguf_file else True, **options
         )
     folder = Path(request.source)
-    revision = _content_fingerprint(folder) if folder.is_dir() else getattr(config, "_commit_hash", None)
+    revision = _content_fingerprint(folder) if folder.is_dir() else getattr(model.config, "_commit_hash", None)
     processor = _processor(_modality(model, "transformers"), request.source, options)
     return _describe(model, processor, _short_name(request.source), revision or request.revision, request.source)
 
 
-def _model_class(config: Any, request: _Request) -> Any:
+def _model_class(request: _Request) -> Any:
     """The class that made the checkpoint, so that no weight is dropped and none is made up."""
     import transformers
 
     if request.task is not None:
         return getattr(transformers, TASKS[request.task])
-    if request.gguf_file is not None:  # GGUF files hold decoders
+    if request.gguf_file is not None:  # GGUF files hold decoders, and reading one's config takes as long as loading it
         return transformers.AutoModelForCausalLM
+    config = transformers.AutoConfig.from_pretrained(request.source, **request.hub_options)
+    if getattr(config, PRUNING_KEY, None) is not None:
+        raise LoadError(
+            f"{request.source} is a pruned checkpoint of oattn_hub. Load it with oattn_hub.from_pretrained."
+        )
     named = (config.architectures or [""])[0]
-    return getattr(transformers, named, None) or find_model_class(named) or transformers.AutoModel
+    return getattr(transformers, named, None) or transformers.AutoModel
 
 
 def _load_timm(request: _Request) -> LoadedModel:

@@ -18,6 +18,8 @@ from oattn_hub.errors import OattnError
 _VERBS: dict[str, str] = {
     "analyze": "oattn_hub.cli.analyze",
     "compare": "oattn_hub.cli.compare",
+    "capture": "oattn_hub.cli.capture",
+    "adapters": "oattn_hub.cli.adapters",
     "publish": "oattn_hub.cli.publish",
     "pull": "oattn_hub.cli.pull",
     "card": "oattn_hub.cli.card",

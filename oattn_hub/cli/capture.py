@@ -1,0 +1,49 @@
+"""``oattn capture``: a model's attention, as tensors on disk."""
+
+from __future__ import annotations
+
+import argparse
+
+from oattn_hub.cli.loading import add_loading_arguments, loading_options
+from oattn_hub.cli.terminal import add_json_flag, console, print_json, progress_bar
+
+HELP = "run a model and write its attention to a store"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of the verb."""
+    parser.add_argument("model", help="Hub id, folder, or timm name")
+    parser.add_argument("--out", required=True, metavar="DIR", help="folder of the store")
+    parser.add_argument("--data", help="text file, folder of images or WAV files, or dataset:NAME; default: bundled")
+    parser.add_argument("--batches", type=int, default=6, help="contexts, one forward call each (default 6)")
+    parser.add_argument("--tokens", type=int, default=128, help="tokens per text context (default 128)")
+    parser.add_argument("--kind", action="append", choices=("scores", "logits", "probs"), help="repeat for several")
+    parser.add_argument("--dtype", choices=("float32", "float16"), default="float32")
+    parser.add_argument("--pool", type=int, default=1, metavar="N", help="merge N consecutive tokens into one")
+    parser.add_argument("--adapter", help="name of an adapter (see oattn adapters); default: found from the model")
+    parser.add_argument("--seed", type=int, default=0, help="chooses the contexts")
+    parser.add_argument("--resume", action="store_true", help="go on with a store that was cut short")
+    add_loading_arguments(parser)
+    add_json_flag(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Load, capture, say what was written."""
+    from oattn_hub.attention import calibration_inputs, capture_inputs, load_model
+
+    loaded = load_model(args.model, **loading_options(args))
+    inputs = calibration_inputs(loaded, args.data, batches=args.batches, tokens=args.tokens, seed=args.seed)
+    options = {"dtype": args.dtype, "pool": args.pool, "adapter": args.adapter, "resume": args.resume}
+    with progress_bar() as progress:
+        store = capture_inputs(loaded, inputs, args.out, args.kind or ("probs",), progress=progress, **options)
+    groups = {group: store.shape(0, group) for group in store.groups}
+    if args.json:
+        print_json({"store": args.out, "batches": store.n_batches, "groups": groups, "info": store.info.to_json()})
+        return 0
+    out = console()
+    out.print(f"{store.n_batches} batches of {loaded.model_id} (adapter {store.info.adapter}) in {args.out}")
+    for group, (queries, keys, heads) in groups.items():
+        out.print(f"  {group}: {queries} queries x {keys} keys x {heads} heads")
+    for name, reason in store.info.skipped.items():
+        out.print(f"  left out {name}: {reason}")
+    return 0
