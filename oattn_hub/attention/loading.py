@@ -187,6 +187,7 @@ def _model_class(request: _Request) -> Any:
     """The class that made the checkpoint, so that no weight is dropped and none is made up."""
     import transformers
 
+    register_models()
     if request.task is not None:
         return getattr(transformers, TASKS[request.task])
     if request.gguf_file is not None:  # GGUF files hold decoders, and reading one's config takes as long as loading it
@@ -197,7 +198,7 @@ def _model_class(request: _Request) -> Any:
             f"{request.source} is a pruned checkpoint of oattn_hub. Load it with oattn_hub.from_pretrained."
         )
     named = (config.architectures or [""])[0]
-    return getattr(transformers, named, None) or transformers.AutoModel
+    return getattr(transformers, named, None) or find_model_class(named) or transformers.AutoModel
 
 
 def _load_timm(request: _Request) -> LoadedModel:
