@@ -29,7 +29,7 @@ Pair = tuple[Float, Float]
 Trees = Sequence[PartitionTree]
 Derivatives = Callable[[Float], Pair]
 
-_BLOCK_VALUES = 1 << 19  # heads are taken a few at a time, so that the averages of all scales stay near the cores
+_BLOCK_VALUES = 1 << 20  # heads are taken a few at a time, so that the averages of all scales stay near the cores
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -30,7 +30,7 @@ def group_findings(group: TheoryGroup) -> Iterator[str]:
     yield _limits(group)
 
 
-def _assumption(heads: tuple[TheoryHead, ...]) -> str:
+def _assumption(heads: Sequence[TheoryHead]) -> str:
     count = sum(head.assumption_holds for head in heads)
     before, after = _median(heads, "holder_before"), _median(heads, "holder")
     typical = _median(heads, "typical")
@@ -42,7 +42,7 @@ def _assumption(heads: tuple[TheoryHead, ...]) -> str:
     )
 
 
-def _expansion(heads: tuple[TheoryHead, ...]) -> str:
+def _expansion(heads: Sequence[TheoryHead]) -> str:
     explained = [head.explained for head in heads]
     count = sum(head.expansion_holds for head in heads)
     return (
@@ -53,7 +53,7 @@ def _expansion(heads: tuple[TheoryHead, ...]) -> str:
     )
 
 
-def _residual(heads: tuple[TheoryHead, ...]) -> str:
+def _residual(heads: Sequence[TheoryHead]) -> str:
     regular = [head for head in heads if head.assumption_holds]
     medians = f"{_median(heads, 'residual_holder'):.2f} against {_median(heads, 'holder'):.2f} of the heads"
     if not regular:
@@ -61,14 +61,14 @@ def _residual(heads: tuple[TheoryHead, ...]) -> str:
             "That the residual is twice as regular cannot be seen here: no head meets the assumption. "
             f"Its median exponent is {medians}."
         )
-    ratio = float(np.median([head.residual_holder / head.holder for head in regular]))
+    own, rest = _median(regular, "holder"), _median(regular, "residual_holder")
     return (
-        f"On the {len(regular)} heads that meet the assumption the residual's exponent is {ratio:.1f} times the head's "
-        f"(claimed: 2); over all heads its median is {medians}."
+        f"On the {len(regular)} heads that meet the assumption the residual's median exponent is {rest:.2f}; claimed: "
+        f"twice the heads' own {own:.2f}; over all heads it is {medians}."
     )
 
 
-def _corollary(heads: tuple[TheoryHead, ...]) -> str:
+def _corollary(heads: Sequence[TheoryHead]) -> str:
     failing = sum(not head.corollary_holds for head in heads)
     return (
         f"Corollary 1 (A' = A'' = 1) does not hold for {failing} of {len(heads)} heads: even scaled at will it misses "
@@ -120,7 +120,7 @@ def _limits(group: TheoryGroup) -> str:
     )
 
 
-def _median(heads: tuple[TheoryHead, ...], name: str) -> float:
+def _median(heads: Sequence[TheoryHead], name: str) -> float:
     values = np.array([getattr(head, name) for head in heads], dtype=np.float64)
     return float(np.nanmedian(values)) if np.isfinite(values).any() else float("nan")
 
