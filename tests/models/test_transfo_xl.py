@@ -6,6 +6,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from oattn_hub.attention import load_model
+from oattn_hub.errors import LoadError
 from oattn_hub.models.transfo_xl import TransfoXLConfig, TransfoXLLMHeadModel
 
 REFERENCES = Path(__file__).parents[1] / "data" / "models"
@@ -111,3 +113,29 @@ def test_settings_that_cannot_work_are_named():
     mask = torch.tensor([[0, 1, 1]])
     with pytest.raises(ValueError, match="padding_side='right'"):
         tiny(mem_len=4)(torch.tensor([[0, 1, 2]]), attention_mask=mask)
+
+
+def test_the_hubs_pickle_with_every_tied_name_loads_when_allowed(old, tmp_path):
+    """The Hub's pytorch_model.bin holds tied tables under both names, and the position waves as a buffer."""
+    model, reference = old
+    model.save_pretrained(tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    state = {**model.state_dict(), "transformer.pos_emb.inv_freq": torch.ones(8)}
+    torch.save(state, tmp_path / "pytorch_model.bin")
+    again = load_model(tmp_path, allow_pickle=True).model
+    assert torch.equal(again(reference["words.0"]).logits, model(reference["words.0"]).logits)
+    with pytest.raises(LoadError, match="allow_pickle=True"):
+        load_model(tmp_path)
+
+
+def test_forgetting_the_memory_makes_attention_square(old):
+    model, reference = old
+    words = reference["words.0"]
+    expected = model(words, mems=(), output_attentions=True).attentions
+    again = type(model)(model.config).eval()
+    again.load_state_dict(model.state_dict())
+    again.transformer.forget_memory()
+    for ours, theirs in zip(again(words, output_attentions=True).attentions, expected, strict=True):
+        assert ours.shape[2:] == (8, 8)
+        if not model.config.same_length:
+            assert torch.equal(ours, theirs)
