@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from oattn_hub.adapters.base import Adapter
+from oattn_hub.adapters.layout import split
 from oattn_hub.adapters.registry import register
 
 if TYPE_CHECKING:
@@ -18,6 +19,13 @@ class AlbertAdapter(Adapter):
     name = "albert"
     description = "ALBERT: layers share weights, every pass is a layer (name#pass)"
     modules = {"*.AlbertAttention": "self"}
+    layout = split(
+        "query",
+        "key",
+        "value",
+        "dense",
+        counts={"num_attention_heads": "heads", "all_head_size": "width"},
+    )
 
     def passes(self, model: nn.Module, name: str, module: nn.Module) -> int:
         """How many of the model's layers fall to the group of layers that ``module`` is in."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from oattn_hub.adapters.base import Adapter
+from oattn_hub.adapters.layout import split
 from oattn_hub.adapters.registry import register
 
 
@@ -14,3 +15,4 @@ class ClipAdapter(Adapter):
     description = "CLIP-like two-tower models: clip, siglip; groups text and vision"
     modules = {"*.CLIPAttention": "self", "*.SiglipAttention": "self", "*.CLIPSegAttention": "self"}
     groups = {"*text*": "text", "*vision*": "vision", "*": "encoder"}
+    layout = split("q_proj", "k_proj", "v_proj", "out_proj", counts={"num_heads": "heads"})

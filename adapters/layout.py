@@ -14,15 +14,15 @@ those are and in how heads are laid along the axis, and both can be written down
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from oattn_hub.errors import SurgeryError
 
 # q: one slice a query head; k, v: one slice a key/value head; qkv: the three of one head side by side; h: a head's
-# entry in a table of its own
-Block = Literal["q", "k", "v", "qkv", "h"]
+# entry in a table of its own; woven: the first feature of every head, then the second of every head, ...
+Block = Literal["q", "k", "v", "qkv", "h", "woven"]
 # What an attribute that ``forward`` reads counts: query heads, key/value heads, queries a key/value head, features of
 # all query heads, features of all key/value heads
 Count = Literal["heads", "kv_heads", "group", "width", "kv_width"]
@@ -60,7 +60,11 @@ class HeadAxis:
         chunk, start, found = size // slots, 0, []
         for block in self.blocks:
             heads, count = (kept_kv, n_kv_heads) if block in ("k", "v") else (kept, n_heads)
-            found += [(start + head * chunk, start + (head + 1) * chunk) for head in heads]
+            if block == "woven":
+                places = [start + feature * count + head for feature in range(chunk) for head in heads]
+                found += [(place, place + 1) for place in places]
+            else:
+                found += [(start + head * chunk, start + (head + 1) * chunk) for head in heads]
             start += count * chunk
         return found
 
@@ -77,6 +81,7 @@ class HeadLayout:
         behaviours: what a cut module must do beyond having smaller tensors.
         head_arguments: forward arguments that come with a plane for every head even after a cut (position biases).
         joint_norms: paths of normalisations; where one runs over all heads together, heads cannot be cut.
+        only_if: attributes that must have these values for the layout to be true; absent ones do not matter.
         refusal: why heads of this family cannot be cut at all; empty if they can.
     """
 
@@ -87,6 +92,7 @@ class HeadLayout:
     behaviours: tuple[Behaviour, ...] = ()
     head_arguments: tuple[str, ...] = ()
     joint_norms: tuple[str, ...] = ()
+    only_if: Mapping[str, object] = field(default_factory=dict)
     refusal: str = ""
 
 
@@ -122,3 +128,39 @@ MULTIHEAD = HeadLayout(
     counts={"num_heads": "heads"},
     behaviours=("multihead",),
 )
+
+
+# What modules that nobody described usually call their parts, and the counts they usually read.
+_OUTPUTS = ("o_proj", "out_proj", "proj", "c_proj", "Wo", "wo", "to_out.0", "out_lin", "dense", "output.dense")
+_SPLITS = (
+    ("q_proj", "k_proj", "v_proj"),
+    ("query", "key", "value"),
+    ("to_q", "to_k", "to_v"),
+    ("wq", "wk", "wv"),
+    ("q", "k", "v"),
+)
+_FUSED = ("qkv", "Wqkv", "qkv_proj", "in_proj", "to_qkv")
+_COUNTS: Mapping[str, Count] = {
+    **dict.fromkeys(("num_attention_heads", "num_heads", "n_heads", "n_head", "heads"), "heads"),
+    **dict.fromkeys(("num_key_value_heads", "num_kv_heads"), "kv_heads"),
+    **dict.fromkeys(("num_key_value_groups",), "group"),
+    **dict.fromkeys(("all_head_size", "inner_dim", "attn_dim"), "width"),
+}
+
+
+def guess_layout(has: Callable[[str], bool]) -> HeadLayout | None:
+    """The layout of an undescribed module by the names of its parts, or None; ``has(path)`` says whether one exists.
+
+    >>> guess_layout({"Wqkv", "Wo"}.__contains__).output.path
+    'Wo'
+    """
+    output = next((path for path in _OUTPUTS if has(path)), None)
+    if output is None:
+        return None
+    options = {"counts": _COUNTS, "behaviours": ("fixed_width",), "joint_norms": ("norm", "q_norm", "k_norm")}
+    for names in _SPLITS:
+        if all(has(name) for name in names):
+            return split(*names, output, **options)
+    qkv = next((path for path in _FUSED if has(path)), None)
+    refusal = "" if qkv else "its query, key and value projections have names that are not known"
+    return fused(qkv or "", output, refusal=refusal, **options)

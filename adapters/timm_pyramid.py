@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from oattn_hub.adapters.base import Adapter
 from oattn_hub.adapters.layout import HeadAxis, HeadLayout, interleaved
 from oattn_hub.adapters.registry import register
@@ -44,7 +46,7 @@ class TimmPyramidAdapter(Adapter):
         "timm.models.maxxvit.AttentionCl": "relative",
         "timm.models.mvitv2.MultiScaleAttention": "self",
         "timm.models.mvitv2.MultiScaleAttentionPoolFirst": "pool_first",
-        "timm.models.nest.Attention": "windows_inside",
+        "timm.models.nest.Attention": "nest",
         "timm.models.pvt_v2.Attention": "self",
         "timm.models.tiny_vit.Attention": "cached",
         "timm.models.tnt.Attention": "self",
@@ -55,7 +57,7 @@ class TimmPyramidAdapter(Adapter):
         "timm.models.volo.ClassAttention": "self",
         "timm.models.xcit.ClassAttention": "self",
     }
-    head_axes = {"windows_inside": 1}  # (image, head, window, token, width)
+    head_axes = {"windows_inside": 1, "nest": 1}  # (image, head, window, token, width)
     not_token_attention = {
         "timm.models.xcit.XCA": "attention between channels (cross-covariance), not between tokens",
         "timm.models.davit.ChannelAttention*": "attention between channels, not between tokens",
@@ -67,6 +69,7 @@ class TimmPyramidAdapter(Adapter):
     layout = {
         "self": _PLAIN,
         "windows_inside": _PLAIN,
+        "nest": replace(_PLAIN, output=HeadAxis("proj", "in", ("woven",))),
         # maxxvit interleaves query, key and value of a head; its bias comes from a table or a small network
         "relative": interleaved(
             "qkv",

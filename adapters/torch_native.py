@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from oattn_hub.adapters.base import Adapter
+from oattn_hub.adapters.layout import MULTIHEAD
 from oattn_hub.adapters.registry import register
 
 
@@ -14,3 +15,4 @@ class TorchAdapter(Adapter):
     description = "torch.nn.MultiheadAttention, TransformerEncoder, TransformerDecoder, Transformer"
     modules = {"torch.nn.modules.activation.MultiheadAttention": "self"}
     groups = {"*multihead_attn*": "cross", "*decoder*": "decoder", "*": "encoder"}
+    layout = MULTIHEAD

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from oattn_hub.adapters.base import Adapter
+from oattn_hub.adapters.layout import split
 from oattn_hub.adapters.registry import register
 
 
@@ -20,3 +21,7 @@ class WhisperAdapter(Adapter):
         "*.ASTAttention": "ast",
     }
     groups = {"*encoder_attn*": "cross", "*decoder*": "decoder", "*": "encoder"}
+    layout = {
+        "self": split("q_proj", "k_proj", "v_proj", "out_proj", counts={"num_heads": "heads"}),
+        "ast": split("q_proj", "k_proj", "v_proj", "o_proj", counts={"num_attention_heads": "heads"}),
+    }

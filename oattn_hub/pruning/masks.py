@@ -89,6 +89,8 @@ def _silencer(site: HeadSite, heads: Sequence[int]) -> Any:
     silent = torch.zeros(site.output_weight.shape[0], dtype=torch.bool)
     silent[site.features(heads)] = True
 
+    if isinstance(site.output_module, torch.nn.Conv2d):  # a projection of feature maps: channels come second
+        silent = silent[:, None, None]
     # masked_fill and not a product: zero times infinity is no zero
     return lambda features: features.masked_fill(silent.to(features.device), 0)
 

@@ -3,7 +3,7 @@
 This file needs torch and nothing else. It is the engine of oattn_hub's surgery, and a copy of it travels with every
 pruned checkpoint, so that the checkpoint loads where oattn_hub is not installed. The list of cuts is plain JSON:
 
-    keep    parameter or buffer, axis, half-open index ranges: what is left of it
+    keep    parameter or buffer, axis, size before the cut, half-open index ranges: what is left of it
     zero    parameters that are set to zero (the one head that stays in a layer that lost all of them)
     set     module, attribute, value: the counts that the module's forward reads
     config  module, attributes: counts that it reads from its config, which it then owns a copy of

@@ -8,15 +8,14 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from oattn_hub.adapters import Adapter, AttentionSite, find_adapter
-from oattn_hub.adapters.layout import HeadAxis, HeadLayout
+from oattn_hub.adapters.layout import HeadAxis, HeadLayout, guess_layout
 from oattn_hub.errors import InvalidInput, SurgeryError
 from oattn_hub.files import fingerprint
+from oattn_hub.pruning.plan import Head, structure_of
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
-
-Head = tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -35,12 +34,7 @@ class HeadSite:
 
     def find(self, path: str) -> Any:
         """The module, parameter or attribute at ``path`` below the attention module, or None."""
-        found: Any = self.site.module
-        for name in path.split("."):
-            found = getattr(found, name, None)
-            if found is None:
-                return None
-        return found
+        return _find(self.site.module, path)
 
     @cached_property
     def output_module(self) -> nn.Module | None:
@@ -106,16 +100,26 @@ def head_sites(model: nn.Module, adapter: Adapter | str | None = None) -> list[H
 
 
 def layout_of(adapter: Adapter, site: AttentionSite) -> HeadLayout:
-    """The layout that ``adapter`` gives for ``site``, or a clear refusal."""
+    """The layout that ``adapter`` gives for ``site``, a guess where it gives none, or a clear refusal."""
     layout = adapter.layout
     if not isinstance(layout, HeadLayout) and layout is not None:
         layout = layout.get(site.group) or layout.get(site.kind)
+    if layout is None:
+        layout = guess_layout(lambda path: _find(site.module, path) is not None)
     if layout is None:
         raise SurgeryError(
             f"Adapter {adapter.name!r} does not say where the heads of {site.name} ({type(site.module).__qualname__}) "
             "lie in its projections. Add a HeadLayout to the adapter (see adapters/layout.py)."
         )
     return layout
+
+
+def _find(module: Any, path: str) -> Any:
+    for name in path.split("."):
+        module = getattr(module, name, None)
+        if module is None:
+            return None
+    return module
 
 
 def all_heads(sites: Iterable[HeadSite]) -> list[Head]:
@@ -141,10 +145,16 @@ def heads_of(layer: int, heads: Collection[Head]) -> list[int]:
 
 
 def structure_fingerprint(sites: Sequence[HeadSite]) -> str:
-    """SHA-256 of the shape of the attention layers: equal for a model and its head-less or other-headed variants."""
-    return fingerprint(
-        [[s.site.group, s.site.layer, s.site.n_heads, s.site.n_kv_heads, list(s.output_weight.shape)] for s in sites]
-    )
+    """SHA-256 of the number of heads of every layer, the same as a report's."""
+    return structure_of({site.site.layer: site.site.n_heads for site in sites})
+
+
+def shared_layers(sites: Sequence[HeadSite]) -> list[list[int]]:
+    """Layers that share their weights (ALBERT), one list for each shared module."""
+    groups: dict[int, list[int]] = {}
+    for site in sites:
+        groups.setdefault(id(site.site.module), []).append(site.site.layer)
+    return [layers for layers in groups.values() if len(layers) > 1]
 
 
 def weights_fingerprint(sites: Sequence[HeadSite]) -> str:

@@ -7,7 +7,7 @@ smaller model when its checkpoint is loaded.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from oattn_hub.adapters import Adapter
@@ -100,7 +100,8 @@ class _SiteCut:
     def _write_axis(self, axis: HeadAxis, cuts: CutList) -> None:
         for path, number, size in self._tensors(axis):
             ranges = self.site.ranges(axis, size, self.kept, self.kept_kv)
-            cuts["keep"].append({"tensor": self._path(path), "axis": number, "ranges": _joined(ranges)})
+            tensor = self._path(path)
+            cuts["keep"].append({"tensor": tensor, "axis": number, "size": size, "ranges": _joined(ranges)})
         if self.even_group is None and {"k", "v"} & set(axis.blocks):
             self._write_repeats(axis, cuts)
 
@@ -173,19 +174,24 @@ class _SiteCut:
         return ".".join(part for part in (self.site.module_name, below) if part)
 
     def _refuse_if_joined(self) -> None:
-        name = f"{self.site.site.name} ({type(self.site.site.module).__qualname__})"
-        if self.layout.refusal:
+        for reason in self._reasons():
+            name = f"{self.site.site.name} ({type(self.site.site.module).__qualname__})"
             raise SurgeryError(
-                f"Heads of {name} cannot be cut: {self.layout.refusal}. Use plan.masked(model), or save the masked variant."
+                f"Heads of {name} cannot be cut: {reason}. Use plan.masked(model), or save the masked variant."
             )
+
+    def _reasons(self) -> Iterator[str]:
+        """Why the heads of this module cannot be cut; nothing if they can."""
+        if self.layout.refusal:
+            yield self.layout.refusal
+        for attribute, needed in self.layout.only_if.items():
+            if (found := self.site.find(attribute)) is not None and found != needed:
+                yield f"it has {attribute} {found}, and how its heads then lie is only described for {needed}"
         width = self.site.output_weight.shape[0]
         for path in self.layout.joint_norms:
             weight = getattr(self.site.find(path), "weight", None)
-            if weight is not None and weight.numel() >= width > 0 and self.site.site.n_heads > 1:
-                raise SurgeryError(
-                    f"Heads of {name} cannot be cut: {path} normalises all heads together, so the others would change. "
-                    "Use plan.masked(model), or save the masked variant."
-                )
+            if weight is not None and weight.numel() >= width and self.site.site.n_heads > 1:
+                yield f"{path} normalises all heads together, so the others would change"
 
 
 def _joined(ranges: Sequence[tuple[int, int]]) -> list[list[int]]:

@@ -1,0 +1,62 @@
+"""What a model says, as tensors that can be compared before and after pruning."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from oattn_hub.attention import LoadedModel
+
+# Fields of a transformers output that hold what the model says, most telling first.
+_LOGITS = ("logits", "start_logits", "end_logits", "prediction_logits")
+_EMBEDDINGS = ("image_embeds", "text_embeds")
+
+
+def readout(loaded: LoadedModel, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """One forward call: logits as (positions, classes) under ``logits…``, embeddings as (rows, width) otherwise."""
+    return _read(loaded.forward(batch), batch)
+
+
+def readouts(loaded: LoadedModel, batch: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
+    """The tensors of :func:`readout`, without gradients."""
+    with torch.no_grad():
+        return list(readout(loaded, batch).values())
+
+
+def _read(output: Any, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    if isinstance(output, torch.Tensor):
+        return {"logits" if output.dim() == 2 else "embedding": _flat(output) if output.dim() == 2 else _pooled(output)}
+    found = {name: _flat(value) for name in _LOGITS if (value := _field(output, name)) is not None}
+    if not found:
+        found = {name: _flat(value) for name in _EMBEDDINGS if (value := _field(output, name)) is not None}
+    if found:
+        return found
+    hidden = _field(output, "last_hidden_state")
+    if hidden is None:
+        hidden = next(value for value in _values(output) if isinstance(value, torch.Tensor))
+    return {"embedding": _pooled(hidden, batch.get("attention_mask"))}
+
+
+def _field(output: Any, name: str) -> torch.Tensor | None:
+    value = output.get(name) if isinstance(output, Mapping) else getattr(output, name, None)
+    return value if isinstance(value, torch.Tensor) else None
+
+
+def _values(output: Any) -> Any:
+    return output.values() if isinstance(output, Mapping) else output
+
+
+def _flat(values: torch.Tensor) -> torch.Tensor:
+    return values.reshape(-1, values.shape[-1]).float()
+
+
+def _pooled(hidden: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+    """The mean over tokens, as sentence embedders take it; feature maps are averaged over their area."""
+    if hidden.dim() == 4:
+        return hidden.float().flatten(2).mean(-1)
+    if mask is None or mask.shape != hidden.shape[:2]:
+        return hidden.float().mean(1)
+    weights = mask.to(hidden.dtype).unsqueeze(-1)
+    return ((hidden * weights).sum(1) / weights.sum(1)).float()
