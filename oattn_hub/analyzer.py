@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import shlex
 import time
 from collections.abc import Iterator, Mapping
@@ -127,6 +128,9 @@ def _run(call: _Call, request: Request, progress: Progress) -> Report:
 def _load(call: _Call, progress: Progress) -> tuple[LoadedModel, CalibrationInputs]:
     from oattn_hub.attention import calibration_inputs, load_model
 
+    known = [name for name in inspect.signature(load_model).parameters if name != "spec"]
+    if unknown := sorted(set(call.loading) - set(known)):
+        raise InvalidInput(f"Unknown options {unknown}; analyze has its own and, for loading, {', '.join(known)}.")
     progress("load", 0, 1)
     loaded = load_model(call.spec, **call.loading)
     settings = call.settings

@@ -32,6 +32,7 @@ from oattn_hub.report import Report
 
 _PACKAGES = ("torch", "transformers", "timm", "numpy", "scipy", "numba")
 _ROOMS = ("adapters", "attention", "geometry", "models", "report")
+_REPO_ID = re.compile(r"[\w.-]+/[\w.-]+")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
@@ -129,7 +130,7 @@ def _model_signature(spec: Any, options: Mapping[str, Any]) -> Any:
     folder = Path(spec)
     if folder.is_dir():
         return [str(folder.resolve()), _file_signatures(folder)]
-    commit = _hub_commit(str(spec), options) if "/" in str(spec) else None
+    commit = _hub_commit(str(spec), options) if _REPO_ID.fullmatch(str(spec)) else None
     return None if commit is None else [str(spec), commit]
 
 

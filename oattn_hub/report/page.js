@@ -134,7 +134,7 @@ function drawCoefficients(group, head) {
   const scale = group.coefficientMax.values[head] / 65535, y = Array.from(group.coefficients.row(head), (code) => code * scale);
   const top = Math.log10(group.coefficientMax.values[head]);
   const trace = { type: "bar", y, marker: { color: colour("--accent"), line: { width: 0 } }, hovertemplate: "function %{x}<br>|coefficient| %{y:.3g}<extra></extra>" };
-  Plotly.react("coefficients", [trace], look({ bargap: 0, xaxis: axis({ showgrid: false }), yaxis: axis({ title: { text: "|coefficient|" }, type: "log", range: [top - 4, top + 0.1], dtick: 1, exponentformat: "power" }) }), quiet);
+  Plotly.react("coefficients", [trace], look({ bargap: 0, xaxis: axis({ showgrid: false }), yaxis: axis({ type: "log", range: [top - 4, top + 0.1], dtick: 1, exponentformat: "power" }) }), quiet);
 }
 
 // ---------------------------------------------------------------- where it lies among the others

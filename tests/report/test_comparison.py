@@ -1,0 +1,100 @@
+"""The comparison sees what differs, and only that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import oattn_hub as oh
+from oattn_hub.errors import InvalidInput
+from oattn_hub.report import GroupResult, Report
+from oattn_hub.report.comparison import geometry_distance
+from oattn_hub.report.measure import _distance_quantiles
+
+MakeGroup = Callable[..., GroupResult]
+MakeReport = Callable[..., Report]
+
+
+def _distances(points: np.ndarray) -> np.ndarray:
+    return np.linalg.norm(points[:, None] - points[None], axis=-1)
+
+
+def test_geometry_distance_does_not_depend_on_head_order_or_scale() -> None:
+    random = np.random.default_rng(0)
+    points = random.normal(size=(40, 3))
+    quantiles = _distance_quantiles(_distances(points))
+    shuffled = _distance_quantiles(_distances(points[random.permutation(40)] * 7.0))
+    assert geometry_distance(quantiles, shuffled) == pytest.approx(0, abs=1e-12)
+
+
+def test_geometry_distance_tells_clusters_from_a_cloud() -> None:
+    random = np.random.default_rng(1)
+    cloud = [_distance_quantiles(_distances(random.normal(size=(60, 3)))) for _ in range(2)]
+    clusters = random.normal(size=(80, 3)) * 0.05 + np.repeat(np.eye(4)[:, :3] * 3, 20, axis=0)
+    apart = geometry_distance(cloud[0], _distance_quantiles(_distances(clusters)))
+    assert apart > 5 * geometry_distance(cloud[0], cloud[1])
+
+
+def test_a_report_beside_itself(report: Report) -> None:
+    comparison = oh.compare(report, report)
+    group = comparison.groups[0]
+    assert group.spearman == pytest.approx(1)
+    assert all(head.entropy_a == head.entropy_b and head.rank_a == head.rank_b for head in group.matched)
+    assert group.depth_a == group.depth_b
+    assert (group.matched[3].rank_a, len(group.matched)) == (0.0, 24)
+
+
+def test_depth_is_the_mean_of_each_quarter(report: Report) -> None:
+    group = report.group()
+    means = [float(group.entropies[:, group.layers == layer].mean()) for layer in range(4)]
+    assert oh.compare(report, report).groups[0].depth_a == pytest.approx(means)
+
+
+def test_different_shapes_are_not_matched(
+    report: Report, make_group: MakeGroup, make_report: MakeReport, tmp_path: Path
+) -> None:
+    other = make_report(make_group("decoder", n_layers=2, n_heads=8))
+    comparison = oh.compare(report, other)
+    assert [(group.group_a, group.group_b) for group in comparison.groups] == [("encoder", "decoder")]
+    assert comparison.groups[0].matched == ()
+    assert comparison.groups[0].spearman is None
+    assert "–" in comparison.table()[1][0]
+    assert len(comparison.save(tmp_path, report)) == 4
+
+
+def test_a_changed_head_is_named(report: Report, make_report: MakeReport) -> None:
+    group = report.group()
+    entropies = group.entropies.copy()
+    entropies[:, 3] = 50.0
+    order = 1.0 + np.argsort(np.argsort(entropies.mean(axis=0), kind="stable"), kind="stable")
+    comparison = oh.compare(report, make_report(replace(group, entropies=entropies, ranks=order)))
+    assert any("head 0.3 moved most" in finding for finding in comparison.findings)
+    assert 0 < comparison.groups[0].spearman < 1
+
+
+def test_kinds_and_lengths_that_do_not_compare_are_said_first(report: Report) -> None:
+    scores = replace(report, settings=replace(report.settings, kind="scores", tokens=256))
+    findings = oh.compare(report, scores).findings
+    assert "do not compare: A is about probs, B about scores" in findings[0]
+    assert "20 tokens a batch, B 256" in findings[1]
+
+
+def test_folders_can_be_compared_and_the_page_has_the_section(report: Report, tmp_path: Path) -> None:
+    report.save(tmp_path / "a")
+    comparison = oh.compare(tmp_path / "a", tmp_path / "a")
+    written = comparison.save(tmp_path / "out", tmp_path / "a")
+    assert {path.name for path in written} == {
+        "comparison.json", "comparison-depth.png", "comparison-heads.png", "comparison.html",
+    }  # fmt: skip
+    page = (tmp_path / "out/comparison.html").read_text()
+    assert "<h2>Comparison</h2>" in page
+    assert page.count('<img class="dark"') == 2
+
+
+def test_quantiles_of_different_number_are_refused() -> None:
+    with pytest.raises(InvalidInput, match="5 and 6 quantiles"):
+        geometry_distance(np.zeros(5), np.zeros(6))
