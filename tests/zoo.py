@@ -208,7 +208,7 @@ def _timm(name: str, adapter: str, n_layers: int, model: str, size: int, **setti
     return Specimen(name, "timm", adapter, n_layers, timm_model(model, **settings), image(size))
 
 
-_SMALL = {"img_size": 32, "patch_size": 8, "embed_dim": WIDTH, "depth": LAYERS, "num_heads": HEADS}
+SMALL_VIT = {"img_size": 32, "patch_size": 8, "embed_dim": WIDTH, "depth": LAYERS, "num_heads": HEADS}
 
 SPECIMENS = [
     # transformers: encoders of text
@@ -323,12 +323,12 @@ SPECIMENS = [
     Specimen("clip", "transformers", "clip", 2 * LAYERS, clip("CLIP"), clip_inputs),
     Specimen("siglip", "transformers", "clip+torch", 2 * LAYERS + 1, clip("Siglip"), clip_inputs),
     # timm
-    _timm("timm-vit", "timm_vit", LAYERS, "vit_tiny_patch16_224", 32, **_SMALL),
-    _timm("timm-deit", "timm_vit", LAYERS, "deit_tiny_distilled_patch16_224", 32, **_SMALL),
-    _timm("timm-deit3", "timm_vit", LAYERS, "deit3_small_patch16_224", 32, **_SMALL),
-    _timm("timm-beit", "timm_vit", LAYERS, "beit_base_patch16_224", 32, **_SMALL),
-    _timm("timm-eva02", "timm_vit", LAYERS, "eva02_tiny_patch14_224", 32, **_SMALL),
-    _timm("timm-relpos", "timm_vit", LAYERS, "vit_relpos_small_patch16_224", 32, **_SMALL),
+    _timm("timm-vit", "timm_vit", LAYERS, "vit_tiny_patch16_224", 32, **SMALL_VIT),
+    _timm("timm-deit", "timm_vit", LAYERS, "deit_tiny_distilled_patch16_224", 32, **SMALL_VIT),
+    _timm("timm-deit3", "timm_vit", LAYERS, "deit3_small_patch16_224", 32, **SMALL_VIT),
+    _timm("timm-beit", "timm_vit", LAYERS, "beit_base_patch16_224", 32, **SMALL_VIT),
+    _timm("timm-eva02", "timm_vit", LAYERS, "eva02_tiny_patch14_224", 32, **SMALL_VIT),
+    _timm("timm-relpos", "timm_vit", LAYERS, "vit_relpos_small_patch16_224", 32, **SMALL_VIT),
     _timm(
         "timm-swin",
         "swin",
@@ -371,7 +371,7 @@ SPECIMENS = [
         embed_dim=(32, 48, 64),
         num_heads=(2, 3, 4),
     ),
-    _timm("timm-cait", "timm_pyramid", 4, "cait_xxs24_224", 32, **_SMALL),
+    _timm("timm-cait", "timm_pyramid", 4, "cait_xxs24_224", 32, **SMALL_VIT),
     _timm(
         "timm-twins",
         "timm_pyramid",

@@ -255,9 +255,12 @@ def _processor(modality: str, source: str, options: Mapping[str, Any]) -> Any:
         "image+text": transformers.AutoProcessor,
     }
     try:
-        return classes[modality].from_pretrained(source, **options)
+        processor = classes[modality].from_pretrained(source, **options)
     except (OSError, ValueError, TypeError, KeyError, ImportError):
         return None  # a bare checkpoint; calibration_inputs says what it needs when it needs it
+    # Without a vocabulary transformers makes a tokenizer of special tokens only, to which every word is unknown.
+    empty = modality == "text" and len(processor) <= len(processor.all_special_ids)
+    return None if empty else processor
 
 
 def _short_name(source: str) -> str:

@@ -51,8 +51,11 @@ def image_batch(loaded: LoadedModel, image: Image.Image) -> dict[str, Tensor]:
     if loaded.library == "timm":
         from timm.data import create_transform, resolve_data_config
 
-        transform = create_transform(**resolve_data_config({}, model=loaded.model))
-        return {"x": transform(image).unsqueeze(0)}
+        settings = resolve_data_config({}, model=loaded.model)
+        built_for = getattr(getattr(loaded.model, "patch_embed", None), "img_size", None)
+        if built_for is not None:  # a model made for another size than its weights' config says
+            settings["input_size"] = (settings["input_size"][0], *built_for)
+        return {"x": create_transform(**settings)(image).unsqueeze(0)}
     processor = getattr(loaded.processor, "image_processor", loaded.processor)
     if processor is not None:
         return {"pixel_values": processor(images=image, return_tensors="pt")["pixel_values"]}

@@ -215,7 +215,7 @@ class _Recorder:
         return site
 
     def _emit_native(self, site: AttentionSite, call: AttentionCall) -> None:
-        with torch.no_grad():
+        with torch.no_grad(), torch._C.DisableTorchFunction():
             self._emit(site, call)
 
     def _emit(self, site: AttentionSite, call: AttentionCall) -> None:

