@@ -177,41 +177,58 @@ def _weighted_line(x: Float, y: Float, weights: Float) -> tuple[float, float, fl
 
 def _by_differences(f: Float, tree: PartitionTree) -> HolderFit:
     """The exponent along the first axis from the differences of all pairs, averaged over the other axis."""
-    pairs = _pairs_by_octave(tree)
-    energies = np.array([2 * np.sum(f * (laplacian @ f)) / pairs_found for laplacian, pairs_found, _ in pairs])
-    shares = np.array([share for *_, share in pairs])
+    pairs = _Pairs(tree)
+    energies = pairs.energies(f @ f.T) / (pairs.counts * f.shape[1])
     worst = _largest_quotient(f, Scales(tree))
-    return _fit_energies(energies / f.shape[1], shares[:, None], [1 / tree.n], lambda alpha: float(worst(alpha).max()))
+    return _fit_energies(energies, pairs.shares[:, None], [1 / tree.n], lambda alpha: float(worst(alpha).max()))
 
 
 def _by_mixed_differences(
     f: Float, query_tree: PartitionTree, key_tree: PartitionTree, directions: tuple[HolderFit, ...]
 ) -> HolderFit:
-    query_pairs, key_pairs = _pairs_by_octave(query_tree), _pairs_by_octave(key_tree)
-    along_queries = [(f.T @ (laplacian @ f), found, share) for laplacian, found, share in query_pairs]
-    energies, shares = [], []
-    for gram, found, share in along_queries:
-        for laplacian, key_found, key_share in key_pairs:
-            energies.append(4 * np.sum(gram * laplacian) / (found * key_found))
-            shares.append((share, key_share))
+    queries, keys = _Pairs(query_tree), _Pairs(key_tree)
+    energies = [np.empty(0)]
+    for octave, found in enumerate(queries.counts):
+        # products of the query differences f(x, .) - f(y, .) at two keys, summed over the octave's pairs
+        gram = 2 * f.T @ (queries.degrees[:, octave, None] * f - queries.at(octave) @ f)
+        energies.append(keys.energies(gram) / (found * keys.counts))
+    shares = np.array([(share, key_share) for share in queries.shares for key_share in keys.shares]).reshape(-1, 2)
     resolution = [1 / query_tree.n, 1 / key_tree.n]
-    table = np.array(shares).reshape(-1, 2)
-    return _fit_energies(np.array(energies), table, resolution, _mixed_worst(f, query_tree, key_tree), directions)
+    worst = _mixed_worst(f, query_tree, key_tree)
+    return _fit_energies(np.concatenate(energies), shares, resolution, worst, directions)
 
 
-def _pairs_by_octave(tree: PartitionTree) -> list[tuple[Float, int, float]]:
-    """For each octave of distance: the Laplacian of the graph of its pairs, how many (ordered) they are, the distance.
+class _Pairs:
+    """The ordered pairs of different points of a tree, by the octave of their distance.
 
-    With L the Laplacian, the sum of (u_x - u_y)^2 over those ordered pairs is 2 u^T L u.
+    Attributes:
+        counts: how many pairs each octave has.
+        degrees: (n, octaves) in how many of them each point comes first.
+        shares: the geometric mean of their distances.
     """
-    distances = tree.distances
-    octave = np.where(distances > 0, _octave(np.where(distances > 0, distances, 1.0)), -1)
-    result = []
-    for value in np.unique(octave[octave >= 0]):
-        paired = (octave == value).astype(np.float64)
-        laplacian = np.diag(paired.sum(axis=1)) - paired
-        result.append((laplacian, int(paired.sum()), float(np.exp(np.log(distances[octave == value]).mean()))))
-    return result
+
+    def __init__(self, tree: PartitionTree) -> None:
+        different = tree.distances > 0
+        distances = np.where(different, tree.distances, 1.0)
+        octaves = np.where(different, _octave(distances), -1)
+        present, numbers = np.unique(octaves, return_inverse=True)
+        # -1, a point with itself, comes first among the sorted values and is left out
+        self._numbers = numbers.reshape(octaves.shape) - 1
+        self._octaves = len(present) - 1
+        self.counts = self._sum(np.ones_like(distances))
+        self.shares = np.exp(self._sum(np.log(distances)) / self.counts)
+        self.degrees = np.stack([self.at(octave).sum(axis=1) for octave in range(self._octaves)] or [[]], axis=-1)
+
+    def at(self, octave: int) -> Float:
+        """(n, n) one for the pairs of an octave, zero for the others."""
+        return (self._numbers == octave).astype(np.float64)
+
+    def energies(self, gram: Float) -> Float:
+        """The sum of |u_x - u_y|^2 over the pairs of each octave, from the inner products of the vectors u."""
+        return 2 * (self.degrees.T @ np.diag(gram) - self._sum(gram)) if self._octaves else np.empty(0)
+
+    def _sum(self, values: Float) -> Float:
+        return np.bincount(self._numbers.ravel() + 1, values.ravel(), minlength=self._octaves + 1)[1:]
 
 
 def _fit_energies(

@@ -18,13 +18,13 @@ def _haar_columns(n_levels: int, level: int) -> Float:
 
 @pytest.fixture(scope="session")
 def random_holder() -> Callable[..., Float]:
-    """A random Haar series on 2^n_levels points whose steps at share s are at most s^alpha."""
+    """A random Haar series on 2^n_levels points whose steps at share s are between s^alpha / 2 and s^alpha."""
 
     def make(alpha: float, n_levels: int, seed: int) -> Float:
         rng = np.random.default_rng(seed)
         f = np.zeros(1)
         for level in range(n_levels):
-            step = rng.uniform(-1, 1, 2**level) * 2.0 ** (-alpha * level)
+            step = rng.choice([-1.0, 1.0], 2**level) * rng.uniform(0.5, 1, 2**level) * 2.0 ** (-alpha * level)
             f = np.repeat(f, 2) + np.stack([step, -step], axis=1).ravel()
         return f
 
