@@ -87,16 +87,17 @@ def section_figures(section: str, figures: Iterable[str]) -> list[dict[str, str]
 def base_metadata(model: ModelInfo) -> dict[str, Any]:
     """What the front matter says about the measured model: only an id that the Hub can know is called a base model."""
     metadata: dict[str, Any] = {}
-    if is_hub_id(model):
-        metadata["base_model"] = model.id
+    if base := hub_id(model.id, model.source):
+        metadata["base_model"] = base
     if model.license:
         metadata["license"] = model.license
     return metadata
 
 
-def is_hub_id(model: ModelInfo) -> bool:
-    """Whether the model's name is one on the Hub, not a folder on somebody's disk."""
-    return _HUB_ID.fullmatch(model.id) is not None and not Path(model.source).exists()
+def hub_id(model_id: str, source: str | None) -> str | None:
+    """The model's name if it is one on the Hub, not a folder on somebody's disk or an object in somebody's memory."""
+    on_hub = source is not None and not Path(source).exists() and _HUB_ID.fullmatch(model_id)
+    return model_id if on_hub else None
 
 
 def report_provenance(report: Report) -> list[tuple[str, str]]:
@@ -104,7 +105,7 @@ def report_provenance(report: Report) -> list[tuple[str, str]]:
     model, settings, made = report.model, report.settings, report.provenance
     return [
         ("model", f"{model.id} ({model.architecture or model.adapter}, {model.n_parameters:,} parameters)"),
-        ("revision", model.revision),
+        ("revision", model.revision or "not known"),
         ("licence of the model", model.license or "not stated by the model"),
         ("measured", f"{settings.kind}, {settings.batches} batches of {settings.tokens} tokens, seed {settings.seed}"),
         ("organised with", _settings_line(settings.questionnaire)),

@@ -24,12 +24,11 @@ def _check_safetensors(path: Path) -> None:
     with path.open("rb") as stream:
         start = stream.read(8)
         header_size = int.from_bytes(start, "little")
-        if start[:4] == b"PK\x03\x04" or start[:1] == b"\x80":
-            raise FormatError(f"{path.name} is a pickle under the name of safetensors; it could run code. Refused.")
         if len(start) < 8 or header_size > min(MAX_HEADER, size - 8):
-            raise FormatError(
-                f"{path.name} is not safetensors: its header claims {header_size:,} of {size:,} bytes. Refused."
-            )
+            if start[:4] == b"PK\x03\x04" or start[:1] == b"\x80":
+                raise FormatError(f"{path.name} is a pickle under the name of safetensors; it could run code. Refused.")
+            claim = f"its header claims {header_size:,} of {size:,} bytes"
+            raise FormatError(f"{path.name} is not safetensors: {claim}. Refused.")
         header = stream.read(header_size)
     _check_offsets(path, header, size - 8 - header_size)
 

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from oattn_hub.errors import InvalidInput
-from oattn_hub.files import write_text
+from oattn_hub.errors import FormatError, InvalidInput
+from oattn_hub.files import read_json, write_json, write_text
 from oattn_hub.hub.card import report_readme
+from oattn_hub.hub.checkpoint_card import checkpoint_readme
 from oattn_hub.hub.content import content_ids
 from oattn_hub.hub.publish import Publication, publish_folder
 
 if TYPE_CHECKING:
+    from oattn_hub.pruning import PrunedModel
     from oattn_hub.report import Report
+    from oattn_hub.report.evaluation import EvaluationSection
+
+_MANIFEST = "oattn_pruned.json"
+_EVALUATION = "evaluation.json"
 
 
 def push_report(
@@ -37,6 +44,55 @@ def push_report(
         return _publish(folder, repo_id, "report", message, dry_run, options)
 
 
+def push_checkpoint(
+    pruned: PrunedModel,
+    repo_id: str,
+    *,
+    variant: str = "cut",
+    license: str | None = None,
+    commit_message: str | None = None,
+    dry_run: str | Path | None = None,
+    **options: Any,
+) -> Publication:
+    """Publish a pruned checkpoint in one commit: weights, config, plan, modeling file and card.
+
+    ``license`` is the base model's, if its card does not say it. Other options as for :func:`push_report`.
+    """
+    with _folder(dry_run) as folder:
+        pruned.save_pretrained(folder, variant=variant)
+        write_checkpoint_card(folder, repo_id, license, pruned.evaluation)
+        message = commit_message or _message(read_json(folder / _MANIFEST))
+        return _publish(folder, repo_id, "checkpoint", message, dry_run, options)
+
+
+def push_folder(
+    source: str | Path,
+    repo_id: str,
+    *,
+    commit_message: str | None = None,
+    dry_run: str | Path | None = None,
+    **options: Any,
+) -> Publication:
+    """Publish a folder that ``report.save`` or ``pruned.save_pretrained`` wrote."""
+    if kind_of(Path(source)) == "report":
+        return push_report(_load_report(source), repo_id, commit_message=commit_message, dry_run=dry_run, **options)
+    from oattn_hub.pruning import read_manifest
+
+    manifest = read_manifest(Path(source))  # a checkpoint that was changed since is not published
+    with _folder(dry_run) as folder:
+        shutil.copytree(source, folder, dirs_exist_ok=True)
+        write_checkpoint_card(folder, repo_id)
+        return _publish(folder, repo_id, "checkpoint", commit_message or _message(manifest), dry_run, options)
+
+
+def kind_of(folder: Path) -> str:
+    """ "report" or "checkpoint", by what lies in the folder."""
+    for name, kind in ((_MANIFEST, "checkpoint"), ("report.json", "report")):
+        if (folder / name).is_file():
+            return kind
+    raise FormatError(f"{folder} holds neither a report (report.json) nor a pruned checkpoint ({_MANIFEST}).")
+
+
 def write_report_folder(report: Report, folder: Path, repo_id: str | None = None) -> Path:
     """Everything a results repo holds."""
     report.save(folder)
@@ -44,6 +100,68 @@ def write_report_folder(report: Report, folder: Path, repo_id: str | None = None
     figures = report.save_figures(folder / "figures")
     write_text(folder / "README.md", report_readme(report, figures, repo_id))
     return folder
+
+
+def write_checkpoint_card(
+    folder: Path,
+    repo_id: str | None = None,
+    license: str | None = None,
+    evaluation: EvaluationSection | None = None,
+) -> Path:
+    """Add the card, and what was measured, to a checkpoint's folder."""
+    manifest = read_json(folder / _MANIFEST)
+    license = license or _license_of(manifest["plan"]["source"])
+    readme = checkpoint_readme(
+        folder, _without_local_paths(folder, manifest), repo_id=repo_id, license=license, evaluation=evaluation
+    )
+    write_text(folder / "README.md", readme)
+    return folder / "README.md"
+
+
+def _without_local_paths(folder: Path, manifest: dict[str, Any]) -> dict[str, Any]:
+    """Nobody else can load from a folder on this disk, nor need they know its name."""
+    source = manifest["plan"]["source"]
+    if source is not None and Path(source).exists():
+        manifest["plan"]["source"] = None
+        write_json(folder / _MANIFEST, manifest)
+    return manifest
+
+
+def card_of(source: str | Path, repo_id: str | None = None) -> str:
+    """The card of a report's or a checkpoint's folder, without a network."""
+    with TemporaryDirectory(prefix="oattn-") as temporary:
+        return write_card(source, Path(temporary) / "card", repo_id).read_text(encoding="utf-8")
+
+
+def write_card(source: str | Path, target: Path, repo_id: str | None = None) -> Path:
+    """Write the card and the figures that it shows to a new or empty folder; returns the README."""
+    with _folder(target) as folder:
+        if kind_of(Path(source)) == "report":
+            report = _load_report(source)
+            figures = report.save_figures(folder / "figures")
+            write_text(folder / "README.md", report_readme(report, figures, repo_id))
+            return folder / "README.md"
+        for name in (_MANIFEST, "config.json", _EVALUATION):
+            if (Path(source) / name).exists():
+                shutil.copy(Path(source) / name, folder / name)
+        return write_checkpoint_card(folder, repo_id)
+
+
+def _load_report(folder: str | Path) -> Report:
+    from oattn_hub.report import Report
+
+    return Report.load(folder)
+
+
+def _license_of(source: str | None) -> str | None:
+    from oattn_hub.analyzer import license_of
+
+    return license_of(source)
+
+
+def _message(manifest: dict[str, Any]) -> str:
+    plan = manifest["plan"]
+    return f"{plan['model_id'] or manifest['class']} without {len(plan['heads'])} of {plan['n_heads']} attention heads"
 
 
 def _publish(
@@ -57,14 +175,14 @@ def _publish(
 
 
 @contextmanager
-def _folder(dry_run: str | Path | None) -> Iterator[Path]:
-    """Where to write what is published: a temporary folder, or the one of the dry run, which must be empty."""
-    if dry_run is None:
+def _folder(named: str | Path | None) -> Iterator[Path]:
+    """Where to write: a temporary folder, or the named one, which must be empty."""
+    if named is None:
         with TemporaryDirectory(prefix="oattn-") as temporary:
             yield Path(temporary)
         return
-    folder = Path(dry_run)
+    folder = Path(named)
     if folder.exists() and any(folder.iterdir()):
-        raise InvalidInput(f"{folder} is not empty. Name an empty or new folder for the dry run.")
+        raise InvalidInput(f"{folder} is not empty. Name a new or an empty folder.")
     folder.mkdir(parents=True, exist_ok=True)
     yield folder

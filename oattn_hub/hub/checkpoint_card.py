@@ -1,0 +1,176 @@
+"""The card of a pruned checkpoint: what the template needs, gathered from the folder that is published."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from oattn_hub.cards import render
+from oattn_hub.files import read_json
+from oattn_hub.hub.card import hub_id, section_figures
+from oattn_hub.hub.readme import build_readme
+
+if TYPE_CHECKING:
+    from oattn_hub.report.evaluation import EvaluationSection
+
+# How a model class is called by its task on the Hub.
+_TASKS = {
+    "ForMaskedLM": "fill-mask",
+    "ForCausalLM": "text-generation",
+    "LMHeadModel": "text-generation",
+    "ForSequenceClassification": "text-classification",
+    "ForTokenClassification": "token-classification",
+    "ForQuestionAnswering": "question-answering",
+    "ForConditionalGeneration": "text2text-generation",
+    "ForImageClassification": "image-classification",
+    "ForAudioClassification": "audio-classification",
+    "ForCTC": "automatic-speech-recognition",
+}
+_LAYER_KEYS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
+_HEAD_KEYS = ("num_attention_heads", "n_head", "n_heads", "num_heads")
+
+
+def checkpoint_readme(
+    folder: Path,
+    manifest: Mapping[str, Any],
+    *,
+    repo_id: str | None = None,
+    license: str | None = None,
+    evaluation: EvaluationSection | None = None,
+    figures: Iterable[Path] = (),
+) -> str:
+    """The README of a checkpoint repo, from its manifest, its config and what was measured."""
+    config = read_json(folder / "config.json")
+    plan = manifest["plan"]
+    base = hub_id(plan["model_id"], plan["source"])
+    removed, total = len(plan["heads"]), plan["n_heads"]
+    library = manifest["library"] if manifest["library"] in ("transformers", "timm") else "oattn_hub"
+    metadata: dict[str, Any] = {
+        "library_name": library,
+        **({"base_model": base} if base else {}),
+        **({"license": license} if license else {}),
+        **_task(manifest),
+        "tags": ["oattn_hub", "pruned", "attention-head-pruning"],
+        "oattn_hub": {"kind": "checkpoint", "summary": f"{removed} of {total} heads removed, {manifest['variant']}"},
+        **_results(manifest, repo_id, evaluation),
+    }
+    values = {
+        "title": repo_id.split("/")[1] if repo_id else f"{plan['model_id'].split('/')[-1]} without {removed} heads",
+        "base": plan["model_id"] or manifest["class"],
+        "removed": removed,
+        "n_heads": total,
+        "cut": manifest["variant"] == "cut",
+        **_snippets(manifest, config, repo_id or "."),
+        "savings": _savings(manifest["result"]),
+        "latency": manifest["result"].get("seconds_before") is not None,
+        "how_chosen": _how_chosen(plan),
+        "head_map": _head_map(plan["heads"], total, config),
+        "removed_by_layer": _by_layer(plan["heads"]),
+        "evaluation_findings": list(evaluation.findings) if evaluation else [],
+        "evaluation_figures": section_figures("evaluation", [path.stem for path in figures]),
+        "cost": _flat(plan["cost"] or {}),
+        "provenance": _provenance(manifest, license),
+    }
+    return build_readme(metadata, render("checkpoint.md.j2", values))
+
+
+def _task(manifest: Mapping[str, Any]) -> dict[str, str]:
+    if manifest["library"] == "timm":
+        return {"pipeline_tag": "image-classification"}
+    task = next((task for suffix, task in _TASKS.items() if manifest["class"].endswith(suffix)), None)
+    if task is None and manifest["library"] == "transformers":
+        task = "feature-extraction"
+    return {"pipeline_tag": task} if task else {}
+
+
+def _results(manifest: Mapping[str, Any], repo_id: str | None, evaluation: EvaluationSection | None) -> dict[str, Any]:
+    """The measured values in the form that the Hub's metadata and its client know."""
+    return {}
+
+
+def _snippets(manifest: Mapping[str, Any], config: Mapping[str, Any], place: str) -> dict[str, str]:
+    ours = f'import oattn_hub as oh\n\nmodel = oh.from_pretrained("{place}")'
+    cut = manifest["variant"] == "cut"
+    plain = ""
+    if manifest["library"] == "transformers":
+        auto = next(iter(config.get("auto_map", {})), None) if cut else manifest["class"]
+        trust = ", trust_remote_code=True" if cut else ""
+        if auto:
+            plain = f'from transformers import {auto}\n\nmodel = {auto}.from_pretrained("{place}"{trust})'
+    elif manifest["library"] == "timm" and not cut:
+        spec = f"hf-hub:{place}" if place != "." else "local-dir:."
+        plain = f'import timm\n\nmodel = timm.create_model("{spec}", pretrained=True).eval()'
+    return {"snippet": ours, "plain_snippet": plain}
+
+
+def _savings(result: Mapping[str, Any]) -> list[dict[str, str]]:
+    rows = [_row("attention heads", result["heads_before"], result["heads_after"])]
+    rows.append(_row("parameters", result["parameters_before"], result["parameters_after"]))
+    if result.get("flops_before"):
+        rows.append(_row(f"FLOPs for {result['tokens']} tokens", result["flops_before"], result["flops_after"]))
+    if result.get("seconds_before"):
+        before, after = 1000 * result["seconds_before"], 1000 * result["seconds_after"]
+        change = f"{100 * (after / before - 1):+.1f} %"
+        rows.append({"name": "latency", "before": f"{before:.1f} ms", "after": f"{after:.1f} ms", "change": change})
+    return rows
+
+
+def _row(name: str, before: int, after: int) -> dict[str, str]:
+    return {
+        "name": name,
+        "before": f"{before:,}",
+        "after": f"{after:,}",
+        "change": f"{100 * (after / before - 1):+.1f} %",
+    }
+
+
+def _how_chosen(plan: Mapping[str, Any]) -> str:
+    if plan["score"] == "by hand":
+        return "The heads were named by hand."
+    settings = ", ".join(f"{name} {value}" for name, value in plan["chosen_by"].items())
+    tried = f", after evaluating {plan['evaluations']} masked models" if plan["evaluations"] else ""
+    return f"The heads were ranked by the score `{plan['score']}` and chosen by {settings or 'their rank'}{tried}."
+
+
+def _by_layer(heads: Iterable[list[int]]) -> list[tuple[int, list[int]]]:
+    layers: dict[int, list[int]] = {}
+    for layer, head in heads:
+        layers.setdefault(layer, []).append(head)
+    return sorted(layers.items())
+
+
+def _head_map(heads: list[list[int]], total: int, config: Mapping[str, Any]) -> str:
+    """Layers as lines and heads as signs, where the config says that all layers are alike."""
+    layers = next((config[key] for key in _LAYER_KEYS if isinstance(config.get(key), int)), 0)
+    per_layer = next((config[key] for key in _HEAD_KEYS if isinstance(config.get(key), int)), 0)
+    if layers * per_layer != total:
+        return ""
+    gone = {tuple(head) for head in heads}
+    width = len(str(layers - 1))
+    lines = ("".join("X" if (layer, head) in gone else "·" for head in range(per_layer)) for layer in range(layers))
+    return "\n".join(f"{layer:>{width}}  {line}" for layer, line in enumerate(lines))
+
+
+def _flat(cost: Mapping[str, Any]) -> list[tuple[str, str]]:
+    return [
+        (name.replace("_", " "), value if isinstance(value, str) else json.dumps(value)) for name, value in cost.items()
+    ]
+
+
+def _provenance(manifest: Mapping[str, Any], license: str | None) -> list[tuple[str, str]]:
+    plan = manifest["plan"]
+    packages = ["torch", *([manifest["library"]] if manifest["library"] in ("transformers", "timm") else [])]
+    versions = [f"oattn_hub {manifest['oattn_hub']}", *(f"{name} {version(name)}" for name in packages)]
+    return [
+        ("base model", plan["model_id"] or "a model object"),
+        ("revision of the base model", plan["revision"] or "not known"),
+        ("licence of the base model", license or "not stated by the model"),
+        ("class", manifest["class"]),
+        ("score", plan["score"]),
+        ("plan", f"`{json.dumps(plan['chosen_by'])}`"),
+        ("fingerprint of the heads' layout", plan["structure"]),
+        ("versions", ", ".join(versions)),
+    ]
