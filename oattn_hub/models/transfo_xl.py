@@ -336,7 +336,7 @@ class TransfoXLLMHeadModel(TransfoXLPreTrainedModel):  # type: ignore[no-untyped
     def _tied_names(self) -> dict[str, str]:
         source, embedding = "transformer.word_emb", self.transformer.word_emb
         names = {
-            f"crit.out_layers.{i}.weight$": f"{source}.emb_layers.{i}.weight$" for i in range(len(embedding.emb_layers))
+            f"crit.out_layers.{i}.weight": f"{source}.emb_layers.{i}.weight" for i in range(len(embedding.emb_layers))
         }
         last = len(embedding.emb_projs) - 1
         for index, tied in enumerate((self.config.tie_projs or [])[: len(self.crit.out_projs)]):

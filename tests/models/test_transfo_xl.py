@@ -79,6 +79,27 @@ def tiny(**options):
     return TransfoXLLMHeadModel(TransfoXLConfig(**{**shape, "n_layer": 2, "clamp_len": -1, **options})).eval()
 
 
+@pytest.mark.parametrize("cutoffs", [[], [10, 20]])
+def test_tables_without_projections_are_tied_too(cutoffs, tmp_path):
+    model = tiny(div_val=1, cutoffs=cutoffs, mem_len=4)
+    model.save_pretrained(tmp_path)
+    again, info = TransfoXLLMHeadModel.from_pretrained(tmp_path, output_loading_info=True)
+    words = torch.randint(0, 40, (2, 7))
+    assert not info["missing_keys"]
+    assert again.crit.out_layers[0].weight is again.transformer.word_emb.emb_layers[0].weight
+    assert torch.equal(again.eval()(words).logits, model(words).logits)
+    assert_same(model(words).logits.exp().sum(-1), torch.ones(2, 7))
+
+
+def test_sizes_are_the_published_ones():
+    """285 million parameters on the Hub; 151 million in Dai et al., Table 1 (16 layers, width 410)."""
+    standard = {"n_layer": 16, "d_model": 410, "d_embed": 410, "n_head": 10, "d_head": 41, "d_inner": 2100}
+    with torch.device("meta"):
+        models = [TransfoXLLMHeadModel(TransfoXLConfig(**shape)) for shape in ({}, {**standard, "div_val": 1})]
+    millions = [round(sum(p.numel() for p in model.parameters()) / 1e6) for model in models]
+    assert millions == [285, 151]
+
+
 def test_memory_joins_two_segments_to_one_context():
     """The second half read with the first in memory equals the whole read at once."""
     model = tiny(mem_len=6, same_length=False)
