@@ -67,6 +67,7 @@ def summary(report: Report, out: Path) -> dict[str, Any]:
         "model": report.model.to_json(),
         "settings": report.settings.to_json(),
         "findings": report.findings(),
+        "theory": report.theory.findings if report.theory else [],
         "network": [asdict(record) for record in report.network],
         "stability": [asdict(record) for record in report.stability],
         "heads": [asdict(record) for record in report.heads],
@@ -91,6 +92,8 @@ def _print(report: Report, out: Path) -> None:
         for head in ends:
             table.add_row(*(["…"] * 6 if head is None else _cells(head, report.groups[name].n_batches)))
         screen.print(table)
+    for finding in report.theory.findings if report.theory else []:
+        screen.print(f"• {finding}", markup=False)
     screen.print(f"report {out}\npage   {out / 'report.html'}", soft_wrap=True)
 
 
