@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from oattn_hub.hub import from_pretrained as from_pretrained
     from oattn_hub.hub import list_variants as list_variants
     from oattn_hub.hub import load_report as load_report
+    from oattn_hub.pruning import PruningPlan as PruningPlan
+    from oattn_hub.pruning import evaluate as evaluate
     from oattn_hub.report import Report as Report
     from oattn_hub.report import compare as compare
 
@@ -27,10 +29,12 @@ if TYPE_CHECKING:
 _EXPORTS = {
     "AttentionStore": "oattn_hub.attention",
     "OattnError": "oattn_hub.errors",
+    "PruningPlan": "oattn_hub.pruning",
     "Report": "oattn_hub.report",
     "analyze": "oattn_hub.analyzer",
     "capture": "oattn_hub.attention",
     "compare": "oattn_hub.report",
+    "evaluate": "oattn_hub.pruning",
     "from_pretrained": "oattn_hub.hub",
     "list_variants": "oattn_hub.hub",
     "load_model": "oattn_hub.attention",

@@ -18,6 +18,9 @@ from oattn_hub.errors import OattnError
 _VERBS: dict[str, str] = {
     "analyze": "oattn_hub.cli.analyze",
     "compare": "oattn_hub.cli.compare",
+    "evaluate": "oattn_hub.cli.evaluate",
+    "prune": "oattn_hub.cli.prune",
+    "migrate": "oattn_hub.cli.migrate",
     "capture": "oattn_hub.cli.capture",
     "adapters": "oattn_hub.cli.adapters",
     "publish": "oattn_hub.cli.publish",

@@ -99,7 +99,8 @@ class PruningPlan:
             found = sum(site.site.n_heads for site in sites)
             raise InvalidInput(
                 f"This plan is for {self.model_id or 'another model'} with {self.n_heads} heads; "
-                f"{type(model).__qualname__} has {found} heads in {len(sites)} layers, arranged otherwise. Apply it to the model it was made for."
+                f"{type(model).__qualname__} has {found} in {len(sites)} layers, arranged otherwise. "
+                "Apply it to the model it was made for."
             )
         if self.weights and not allow_other_weights and weights_fingerprint(sites) != self.weights:
             raise InvalidInput(

@@ -1,0 +1,84 @@
+"""``oattn evaluate REPORT``: what removing heads costs, score by score; joins the report."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from oattn_hub.cli.terminal import add_json_flag, console, print_json, progress_bar
+
+if TYPE_CHECKING:
+    from oattn_hub.report.evaluation import EvaluationSection
+
+HELP = "measure what removing heads costs by every score, and add it to a report"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Which report, which scores, on what."""
+    parser.add_argument("report", type=Path, help="folder of a report (oattn analyze writes one)")
+    parser.add_argument("--scores", default="all", help="names separated by commas, or all (all)")
+    parser.add_argument("--model", help="the model, if it is not where the report says")
+    parser.add_argument("--data", help="what to evaluate on; default: the half of the bundled data kept for it")
+    parser.add_argument("--inputs", type=int, default=16, help="evaluation inputs (16)")
+    parser.add_argument("--tokens", type=int, default=64, help="tokens an input (64)")
+    parser.add_argument("--seeds", type=int, default=5, help="random removals to compare with (5)")
+    parser.add_argument("--seed", type=int, default=0, help="of inputs, random removals and bootstrap (0)")
+    parser.add_argument("--figure", type=Path, help="where to draw the curves (REPORT/figures/evaluation-….png)")
+    add_json_flag(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Evaluate, save the report with the result, draw the curves, print the table."""
+    from oattn_hub.pruning import evaluate
+    from oattn_hub.report import Report
+
+    report = Report.load(args.report)
+    with progress_bar() as progress:
+        section = evaluate(
+            report,
+            args.model,
+            args.scores.split(","),
+            data=args.data,
+            inputs=args.inputs,
+            tokens=args.tokens,
+            seeds=args.seeds,
+            seed=args.seed,
+            progress=progress,
+        )
+    joined = report.with_evaluation(section)
+    joined.save(args.report)
+    figure = _draw(section, args.figure or args.report / "figures" / "evaluation-cost_of_removal.png")
+    if (args.report / "report.html").exists():
+        joined.write_page(args.report / "report.html")
+    if args.json:
+        print_json({"evaluation": section.to_json(), "findings": section.findings, "figure": str(figure)})
+    else:
+        _print(section, figure)
+    return 0
+
+
+def _draw(section: EvaluationSection, path: Path) -> Path:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    section.draw_cost_of_removal(figure.add_subplot())
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path)
+    return path
+
+
+def _print(section: EvaluationSection, figure: Path) -> None:
+    from rich.table import Table
+
+    columns, rows = section.table()
+    table = Table(title=f"{section.metrics[0].title} after removing heads (lower is better)")
+    for column in columns:
+        table.add_column(column)
+    for row in rows:
+        table.add_row(*row)
+    out = console()
+    out.print(table)
+    for finding in section.findings:
+        out.print(f"- {finding}", markup=False)
+    out.print(f"{section.evaluations} evaluations in {section.seconds:.0f} s; curves: {figure}", markup=False)

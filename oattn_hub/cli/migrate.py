@@ -1,0 +1,31 @@
+"""``oattn migrate OLD --out DIR``: a transformers-4 checkpoint with ``pruned_heads`` becomes one that loads."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from oattn_hub.cli.terminal import add_json_flag, console, print_json
+
+HELP = "turn an old checkpoint with pruned_heads, which transformers 5 cannot load, into one that loads"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """From where to where."""
+    parser.add_argument("folder", type=Path, help="folder with config.json (pruned_heads) and safetensors weights")
+    parser.add_argument("--out", type=Path, required=True, help="folder for the new checkpoint")
+    parser.add_argument("--allow-pickle", action="store_true", help="also read pytorch_model.bin (weights only)")
+    add_json_flag(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Migrate and say what was found."""
+    from oattn_hub.pruning import migrate
+
+    pruned = migrate(args.folder, args.out, allow_pickle=args.allow_pickle)
+    if args.json:
+        print_json({"out": str(args.out), "plan": pruned.plan.to_json(), "result": pruned.result.to_json()})
+    else:
+        removed = len(pruned.plan.heads)
+        console().print(f"{removed} heads were pruned; the checkpoint in {args.out} loads again.", markup=False)
+    return 0

@@ -1,0 +1,100 @@
+"""``oattn prune REPORT --fraction 0.2 | --budget 1% --out DIR``: a smaller checkpoint."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from oattn_hub.cli.terminal import add_json_flag, console, print_json, progress_bar
+from oattn_hub.errors import InvalidInput
+
+HELP = "cut heads out of a report's model and save the smaller checkpoint"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Which heads go, and where the checkpoint goes."""
+    parser.add_argument("report", type=Path, help="folder of a report, or a plan (JSON)")
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument("--fraction", type=float, help="part of the heads to remove, e.g. 0.2")
+    how.add_argument("--budget", help="as many heads as this loss increase allows, e.g. 1%% or 0.01")
+    how.add_argument("--heads", help="exactly these, as layer.head separated by commas: 0.1,0.5,3.2")
+    parser.add_argument("--score", help="rank by this score; default: the one that was measured to cost least")
+    parser.add_argument("--min-heads-per-layer", type=int, default=0, help="leave so many in every layer (0)")
+    parser.add_argument("--model", help="the model, if it is not where the report says")
+    parser.add_argument("--data", help="what to evaluate on; default: bundled data")
+    parser.add_argument("--variant", choices=("cut", "masked"), default="cut", help="masked keeps the original shape")
+    parser.add_argument("--out", type=Path, help="folder for the checkpoint; without it only the plan is made")
+    parser.add_argument("--plan", type=Path, help="also write the plan as JSON")
+    add_json_flag(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Plan, cut, save, print what it saved."""
+    from oattn_hub.pruning import PruningPlan
+
+    with progress_bar() as progress:
+        plan = PruningPlan.load_file(args.report) if args.report.is_file() else _plan(args, progress)
+    if args.plan:
+        plan.save(args.plan)
+    result = _cut(args, plan) if args.out else None
+    if args.json:
+        print_json({"plan": plan.to_json(), "result": result, "out": str(args.out) if args.out else None})
+        return 0
+    out = console()
+    out.print(f"{len(plan.heads)} of {plan.n_heads} heads by {plan.score}: {plan.heads}", markup=False)
+    if plan.cost:
+        before, after = plan.cost["before"], plan.cost["after"]
+        out.print(f"{plan.cost['title']}: {before:.4f} -> {after:.4f}, {plan.evaluations} evaluations", markup=False)
+    if args.out:
+        out.print(f"saved to {args.out}", markup=False)
+    return 0
+
+
+def _plan(args: argparse.Namespace, progress: Any) -> Any:
+    from oattn_hub.report import Report
+
+    report = Report.load(args.report)
+    options = {
+        "fraction": args.fraction,
+        "max_loss_increase": None if args.budget is None else parse_budget(args.budget),
+        "heads": None if args.heads is None else parse_heads(args.heads),
+    }
+    if all(value is None for value in options.values()):
+        raise InvalidInput("Say what to remove: --fraction 0.2, --budget 1% or --heads 0.1,0.5.")
+    common = {"score": args.score, "min_heads_per_layer": args.min_heads_per_layer, "model": args.model}
+    return report.plan(**options, **common, data=args.data, progress=progress)
+
+
+def _cut(args: argparse.Namespace, plan: Any) -> dict[str, Any]:
+    pruned = plan.apply(args.model)
+    pruned.save_pretrained(args.out, variant=args.variant)
+    if not args.json:
+        console().print(str(pruned.result), markup=False)
+    result: dict[str, Any] = pruned.result.to_json()
+    return result
+
+
+def parse_budget(text: str) -> float:
+    """A share, as a number or in per cent.
+
+    >>> parse_budget("1%"), parse_budget("0.02")
+    (0.01, 0.02)
+    """
+    try:
+        return float(text[:-1]) / 100 if text.endswith("%") else float(text)
+    except ValueError:
+        raise InvalidInput(f"--budget is {text!r}; give a share such as 1% or 0.01.") from None
+
+
+def parse_heads(text: str) -> list[tuple[int, int]]:
+    """Heads as layer.head.
+
+    >>> parse_heads("0.1,3.12")
+    [(0, 1), (3, 12)]
+    """
+    try:
+        pairs = [entry.strip().split(".") for entry in text.split(",")]
+        return [(int(layer), int(head)) for layer, head in pairs]
+    except ValueError:
+        raise InvalidInput(f"--heads is {text!r}; give heads as layer.head, e.g. 0.1,0.5,3.2.") from None

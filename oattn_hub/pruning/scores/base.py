@@ -1,0 +1,78 @@
+"""What a head-importance score is, and what it may look at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from oattn_hub.pruning.sites import Head, HeadSite, all_heads, head_sites
+
+if TYPE_CHECKING:
+    from oattn_hub.attention import CalibrationInputs, LoadedModel
+    from oattn_hub.pruning.outputs import OutputGeometry
+    from oattn_hub.pruning.tasks import Task
+    from oattn_hub.report import Report
+
+Values = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Score:
+    """A rule that gives every head a number; the lowest goes first.
+
+    Attributes:
+        name: what the user writes.
+        title: what tables and figures print.
+        citation: where it comes from.
+        cost: what computing it takes.
+        measure: the rule; (n_heads,) values in model order.
+    """
+
+    name: str
+    title: str
+    citation: str
+    cost: str
+    measure: Callable[[Subject], Values]
+
+
+@dataclass(frozen=True, eq=False)
+class Subject:
+    """The model under study, with the calibration inputs that all scores share."""
+
+    loaded: LoadedModel
+    inputs: CalibrationInputs
+    task: Task
+    report: Report | None = None
+    adapter: str | None = None
+    seed: int = 0
+
+    @cached_property
+    def sites(self) -> list[HeadSite]:
+        """The attention layers, in model order."""
+        return head_sites(self.loaded.model, self.adapter)
+
+    @cached_property
+    def heads(self) -> list[Head]:
+        """(layer, head) of every head, in model order."""
+        return all_heads(self.sites)
+
+    @cached_property
+    def reference(self) -> Any:
+        """What the unpruned model says on the calibration inputs."""
+        return self.task.observe(self.loaded, self.inputs)
+
+    @cached_property
+    def outputs(self) -> OutputGeometry:
+        """What the heads write on the calibration inputs, organised."""
+        from oattn_hub.pruning.outputs import output_geometry
+
+        return output_geometry(self.loaded, self.sites, self.inputs)
+
+    def in_model_order(self, values: dict[Head, float]) -> Values:
+        """Values by head as an array in model order."""
+        return np.array([values[head] for head in self.heads], dtype=np.float64)

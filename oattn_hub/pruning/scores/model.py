@@ -1,0 +1,139 @@
+"""Scores read off the model: its weights, its gradients, and what happens without a head."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from oattn_hub.pruning.scores.base import Score, Subject, Values
+
+if TYPE_CHECKING:
+    import torch
+
+    from oattn_hub.pruning.sites import HeadSite
+
+
+def _weight(subject: Subject) -> Values:
+    return np.array([_value_output_norm(site, head) for site in subject.sites for head in range(site.site.n_heads)])
+
+
+def _value_output_norm(site: HeadSite, head: int) -> float:
+    """Frobenius norm of W_V W_O of one head: the largest map from an attended token to the output."""
+    output = site.output_weight.detach().float()[site.features([head])]
+    value = _value_weight(site, head)
+    if value is None:
+        return float(output.norm())
+    if value.shape[0] != output.shape[0]:  # parameters with an axis of their own for heads
+        return float(output.norm() * value.norm())
+    return float((value.T @ output).norm())
+
+
+def _value_weight(site: HeadSite, head: int) -> torch.Tensor | None:
+    """(head width, model width) the value projection of one head."""
+    from oattn_hub.pruning.sites import weight_axis
+
+    kv_head = head * site.site.n_kv_heads // site.site.n_heads
+    for axis in site.layout.projections:
+        found = site.find(axis.path)
+        if found is None or not {"v", "qkv"} & set(axis.blocks):
+            continue
+        weight: torch.Tensor = getattr(found, "weight", found).detach().float()
+        rows = weight.movedim(weight_axis(found, axis.axis), 0).flatten(1) if weight.dim() > 1 else weight[:, None]
+        places = site.ranges(axis, rows.shape[0], [head], [kv_head])
+        start, stop = places[-1]  # values come last, in fused blocks as in the slice of one head
+        if "qkv" in axis.blocks:
+            start = stop - (stop - start) // 3
+        return rows[start:stop]
+    return None
+
+
+def _gradient(subject: Subject) -> Values:
+    """Mean over inputs of |d loss / d gate|, the gate multiplying the head's output (Michel et al., eq. 7)."""
+    import torch
+
+    from oattn_hub.pruning.masks import watched_outputs
+
+    total = np.zeros(len(subject.heads))
+    for number, batch in enumerate(subject.inputs):
+        gates = {site.site.layer: torch.ones(site.site.n_heads, requires_grad=True) for site in subject.sites}
+        weights = []
+        with ExitStack() as stack, torch.enable_grad():
+            for site in subject.sites:
+                if site.output_module is None:
+                    weights.append(site.find(site.layout.output.path))
+                    continue
+                gate = _gated(site, gates[site.site.layer])
+                stack.enter_context(watched_outputs(subject.loaded.model, site, gate))
+            losses = subject.task.losses(subject.loaded, batch, seed=subject.seed + number)
+        squares = np.zeros(len(subject.heads))
+        for loss in losses:
+            wanted = [*gates.values(), *weights]
+            found = torch.autograd.grad(loss, wanted, retain_graph=True, allow_unused=True)
+            squares += _by_head(subject, dict(zip(gates, found, strict=False)), weights, found[len(gates) :]) ** 2
+        total += np.sqrt(squares / len(losses))
+    return total / len(subject.inputs)
+
+
+def _gated(site: HeadSite, gate: torch.Tensor) -> Any:
+    import torch
+
+    heads = torch.zeros(site.output_weight.shape[0], dtype=torch.long)
+    for head in range(site.site.n_heads):
+        heads[site.features([head])] = head
+
+    def multiply(features: torch.Tensor) -> torch.Tensor:
+        factors = gate.to(features)[heads.to(features.device)]
+        return features * (factors[:, None, None] if isinstance(site.output_module, torch.nn.Conv2d) else factors)
+
+    return multiply
+
+
+def _by_head(subject: Subject, gates: dict[int, Any], weights: list[Any], gradients: Any) -> Values:
+    """Gradients of all gates in model order; where the output is a parameter, that is W . dL/dW of the head's part."""
+    values, position = [], 0
+    for site in subject.sites:
+        if site.output_module is not None:
+            found = gates[site.site.layer]
+            values.append(np.zeros(site.site.n_heads) if found is None else found.double().numpy())
+            continue
+        weight, gradient = weights[position], gradients[position]
+        position += 1
+        product = (weight * gradient).detach().movedim(int(site.layout.output.axis), 0).flatten(1).sum(1)
+        own = [float(product[site.features([head])].sum()) for head in range(site.site.n_heads)]
+        values.append(np.array(own))
+    return np.concatenate(values)
+
+
+def _ablation(subject: Subject) -> Values:
+    from oattn_hub.pruning.masks import masked_sites
+
+    values = []
+    for head in subject.heads:
+        with masked_sites(subject.loaded.model, subject.sites, [head]):
+            seen = subject.task.observe(subject.loaded, subject.inputs)
+        values.append(float(subject.task.divergence(seen, subject.reference).mean()))
+    return np.array(values)
+
+
+def _random(subject: Subject) -> Values:
+    return np.random.default_rng(subject.seed).random(len(subject.heads))
+
+
+WEIGHT = Score("weight", "weight magnitude of W_V W_O", "Han et al. 2015, per head", "no input at all", _weight)
+GRADIENT = Score(
+    "gradient",
+    "gradient importance",
+    "Michel, Levy, Neubig 2019, arXiv 1905.10650",
+    "one forward and backward pass an input",
+    _gradient,
+)
+ABLATION = Score(
+    "ablation",
+    "single-head ablation",
+    "Michel, Levy, Neubig 2019, section 3.2; label-free: divergence from the unpruned model",
+    "one forward pass an input and head",
+    _ablation,
+)
+RANDOM = Score("random", "random", "", "nothing", _random)

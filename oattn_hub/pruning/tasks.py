@@ -1,0 +1,233 @@
+"""What a model is for, and how much worse it does it: label-free divergence for any model, and the task's own metric.
+
+A task runs the model once on each input (``observe``) and compares what it said with what the unpruned model said.
+Every metric is one number an input, so that intervals come by bootstrap over inputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.nn import functional
+
+from oattn_hub.attention import CalibrationInputs, LoadedModel
+from oattn_hub.pruning.readout import readout
+
+Values = NDArray[np.float64]
+Batch = Mapping[str, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A number that pruning should not change. ``relative`` budgets are parts of the unpruned value."""
+
+    name: str
+    title: str
+    higher_is_better: bool = False
+    relative: bool = True
+
+    def increase(self, before: float, after: float) -> float:
+        """How much worse: as a part of the unpruned value, or absolutely for a divergence, which starts at zero."""
+        worse = before - after if self.higher_is_better else after - before
+        return worse / max(abs(before), 1e-12) if self.relative else worse
+
+
+DIVERGENCE_KL = Metric("divergence", "KL divergence from the unpruned model", relative=False)
+DIVERGENCE_COSINE = Metric("divergence", "1 - cosine with the unpruned embedding", relative=False)
+TOKEN_LOSS = Metric("loss", "loss a token (nats)")
+LABEL_LOSS = Metric("loss", "cross entropy")
+ACCURACY = Metric("accuracy", "accuracy", higher_is_better=True)
+RETRIEVAL = Metric("mrr", "mean reciprocal rank of a text's other half", higher_is_better=True)
+
+
+class Task:
+    """A model with logits or embeddings and nothing more known about it; others build on it."""
+
+    metrics: tuple[Metric, ...] = (DIVERGENCE_KL,)
+
+    @property
+    def primary(self) -> Metric:
+        """The metric a budget is about: the task's own where there is one."""
+        return self.metrics[-1]
+
+    def observe(self, loaded: LoadedModel, inputs: Iterable[Batch]) -> list[Any]:
+        """What the model says on each input."""
+        with torch.no_grad():
+            return [self.read(loaded, batch) for batch in inputs]
+
+    def read(self, loaded: LoadedModel, batch: Batch) -> dict[str, torch.Tensor]:
+        """One forward call."""
+        return readout(loaded, without_labels(batch))
+
+    def divergence(self, seen: Sequence[Any], reference: Sequence[Any]) -> Values:
+        """(inputs,) how far the outputs are from the unpruned model's."""
+        return np.array([_divergence(now, before) for now, before in zip(seen, reference, strict=True)])
+
+    def measure(self, seen: Sequence[Any], reference: Sequence[Any], inputs: Sequence[Batch]) -> dict[str, Values]:
+        """Every metric, one value an input."""
+        return {"divergence": self.divergence(seen, reference)}
+
+    def losses(self, loaded: LoadedModel, batch: Batch, seed: int) -> list[torch.Tensor]:
+        """Scalars to take gradients of; without a loss of its own, the task asks what moves its output at all."""
+        return [loss for name, values in self.read(loaded, batch).items() for loss in _probes(name, values, seed)]
+
+
+class LabelledTask(Task):
+    """A classifier on inputs that come with ``labels``."""
+
+    metrics = (DIVERGENCE_KL, LABEL_LOSS, ACCURACY)
+
+    def measure(self, seen: Sequence[Any], reference: Sequence[Any], inputs: Sequence[Batch]) -> dict[str, Values]:
+        """Divergence, cross entropy and accuracy."""
+        pairs = [(now["logits"], batch["labels"].reshape(-1)) for now, batch in zip(seen, inputs, strict=True)]
+        loss = [float(functional.cross_entropy(logits, labels)) for logits, labels in pairs]
+        right = [float((logits.argmax(-1) == labels).float().mean()) for logits, labels in pairs]
+        return {**super().measure(seen, reference, inputs), "loss": np.array(loss), "accuracy": np.array(right)}
+
+    def losses(self, loaded: LoadedModel, batch: Batch, seed: int) -> list[torch.Tensor]:
+        """The cross entropy of the labels."""
+        return [functional.cross_entropy(self.read(loaded, batch)["logits"], batch["labels"].reshape(-1))]
+
+
+class CausalTask(Task):
+    """A language model that predicts the next token."""
+
+    metrics = (DIVERGENCE_KL, TOKEN_LOSS)
+
+    def measure(self, seen: Sequence[Any], reference: Sequence[Any], inputs: Sequence[Batch]) -> dict[str, Values]:
+        """Divergence and next-token loss, whose exponential is the perplexity."""
+        loss = [float(_next_token_loss(now["logits"], batch)) for now, batch in zip(seen, inputs, strict=True)]
+        return {**super().measure(seen, reference, inputs), "loss": np.array(loss)}
+
+    def losses(self, loaded: LoadedModel, batch: Batch, seed: int) -> list[torch.Tensor]:
+        """The next-token loss."""
+        return [_next_token_loss(self.read(loaded, batch)["logits"], batch)]
+
+
+@dataclass(frozen=True)
+class MaskedTask(Task):
+    """A language model that fills in masked tokens; which 15 % are masked is drawn from each input itself."""
+
+    mask_token_id: int
+    share: float = 0.15
+
+    metrics = (DIVERGENCE_KL, TOKEN_LOSS)
+
+    def read(self, loaded: LoadedModel, batch: Batch) -> dict[str, torch.Tensor]:
+        """One forward call on the masked input."""
+        ids = batch["input_ids"].clone()
+        ids[:, self._masked(batch)] = self.mask_token_id
+        return readout(loaded, {**without_labels(batch), "input_ids": ids})
+
+    def measure(self, seen: Sequence[Any], reference: Sequence[Any], inputs: Sequence[Batch]) -> dict[str, Values]:
+        """Divergence and loss of the masked tokens."""
+        loss = [float(self._loss(now["logits"], batch)) for now, batch in zip(seen, inputs, strict=True)]
+        return {**super().measure(seen, reference, inputs), "loss": np.array(loss)}
+
+    def losses(self, loaded: LoadedModel, batch: Batch, seed: int) -> list[torch.Tensor]:
+        """The loss of the masked tokens."""
+        return [self._loss(self.read(loaded, batch)["logits"], batch)]
+
+    def _loss(self, logits: torch.Tensor, batch: Batch) -> torch.Tensor:
+        places = self._masked(batch)
+        return functional.cross_entropy(logits[places], batch["input_ids"][0, places])
+
+    def _masked(self, batch: Batch) -> torch.Tensor:
+        length = batch["input_ids"].shape[-1]
+        generator = torch.Generator().manual_seed(int(batch["input_ids"].sum()))
+        count = max(1, round(self.share * (length - 2)))
+        return 1 + torch.randperm(length - 2, generator=generator)[:count].sort().values
+
+
+class RetrievalTask(Task):
+    """A text embedder: the first half of a text must find its second half among those of all texts."""
+
+    metrics = (DIVERGENCE_COSINE, RETRIEVAL)
+
+    def read(self, loaded: LoadedModel, batch: Batch) -> dict[str, torch.Tensor]:
+        """Embeddings of the two halves, (2, width)."""
+        halves = [readout(loaded, half)["embedding"] for half in _halves(batch)]
+        return {"embedding": torch.cat(halves)}
+
+    def measure(self, seen: Sequence[Any], reference: Sequence[Any], inputs: Sequence[Batch]) -> dict[str, Values]:
+        """Divergence and reciprocal rank."""
+        first, second = (functional.normalize(torch.stack([s["embedding"][i] for s in seen]), dim=-1) for i in (0, 1))
+        similarity = first @ second.T
+        ranks = (similarity >= similarity.diagonal()[:, None]).sum(1)
+        return {**super().measure(seen, reference, inputs), "mrr": 1.0 / ranks.double().numpy()}
+
+
+def find_task(loaded: LoadedModel, inputs: CalibrationInputs) -> Task:
+    """The task of a model, from its class and from what its inputs carry."""
+    name = type(loaded.model).__name__
+    if "labels" in inputs[0]:
+        return LabelledTask()
+    if loaded.library == "transformers" and name.endswith(("ForCausalLM", "LMHeadModel")):
+        return CausalTask()
+    mask = getattr(loaded.processor, "mask_token_id", None)
+    if loaded.library == "transformers" and name.endswith("ForMaskedLM") and mask is not None:
+        return MaskedTask(mask)
+    with torch.no_grad():
+        said = readout(loaded, without_labels(inputs[0]))
+    if "embedding" in said:
+        length = inputs[0]["input_ids"].shape[-1] if set(inputs[0]) <= _HALVED and "input_ids" in inputs[0] else 0
+        return RetrievalTask() if length >= 8 and len(inputs) > 1 else _EmbeddingTask()
+    return Task()
+
+
+class _EmbeddingTask(Task):
+    metrics = (DIVERGENCE_COSINE,)
+
+
+# Arguments of text models that can be cut in two along the tokens.
+_HALVED = {"input_ids", "attention_mask", "token_type_ids"}
+
+
+def _halves(batch: Batch) -> list[dict[str, torch.Tensor]]:
+    """Both halves of a text, each between the special tokens that began and ended the whole."""
+    length = batch["input_ids"].shape[-1]
+    middle = length // 2
+    first = [*range(middle), length - 1]
+    second = [0, *range(middle, length)]
+    return [{name: value[..., places] for name, value in batch.items()} for places in (first, second)]
+
+
+def without_labels(batch: Batch) -> dict[str, torch.Tensor]:
+    """The arguments of the forward call."""
+    return {name: value for name, value in batch.items() if name != "labels"}
+
+
+def _next_token_loss(logits: torch.Tensor, batch: Batch) -> torch.Tensor:
+    return functional.cross_entropy(logits[:-1], batch["input_ids"].reshape(-1)[1:])
+
+
+def _divergence(now: dict[str, torch.Tensor], before: dict[str, torch.Tensor]) -> float:
+    """KL(before || now) of logits, 1 - cosine of embeddings; the mean over rows and over what the model says."""
+    found = []
+    for name, old in before.items():
+        new = now[name]
+        if "logits" in name:
+            old_log, new_log = functional.log_softmax(old, -1), functional.log_softmax(new, -1)
+            found.append((old_log.exp() * (old_log - new_log)).sum(-1).mean())
+        else:
+            found.append(1 - functional.cosine_similarity(old, new, dim=-1).mean())
+    return float(torch.stack(found).mean())
+
+
+def _probes(name: str, values: torch.Tensor, seed: int) -> list[torch.Tensor]:
+    """Scalars whose squared gradients add up to how much a small change moves the output, at no label's word.
+
+    For logits, the loss of a class drawn from the model's own prediction (its squared gradient is the Fisher
+    information); for embeddings, random directions.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    if "logits" in name:
+        drawn = torch.multinomial(values.detach().softmax(-1).cpu(), 1, generator=generator).to(values.device)
+        return [functional.cross_entropy(values, drawn[:, 0])]
+    directions = torch.randn((4, *values.shape), generator=generator).to(values)
+    return [(functional.normalize(values, dim=-1) * direction).sum() for direction in directions]

@@ -1,0 +1,76 @@
+"""The evaluation section in plain sentences and as a table."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from oattn_hub.report.evaluation import EvaluationSection, MetricInfo, ScoreResult
+
+
+def findings(section: EvaluationSection) -> list[str]:
+    """What was measured, best first, and how the paper's rule did."""
+    best, random = section.best(), section.score("random")
+    sentences = [
+        f"Removing {section.fractions[1]:.0%} to {section.fractions[-1]:.0%} of the heads, {best.title} costs least: "
+        f"mean {section.metrics[0].title} {best.auc:.3g} [{best.auc_low:.3g}, {best.auc_high:.3g}], against "
+        f"{random.auc:.3g} for random removal ({section.seeds} seeds)."
+    ]
+    sentences += [_against_random(section, result) for result in section.scores if result.name == "haar"]
+    sentences += [_paper_at(section, fraction) for fraction in section.fractions if 0.05 < fraction < 0.35]
+    sentences = [sentence for sentence in sentences if sentence]
+    if section.primary is not section.metrics[0]:
+        sentences.append(_primary(section, best))
+    sentences.append(
+        f"Scores were computed on {section.calibration}; curves were measured on {section.n_inputs} inputs that share "
+        f"nothing with them: {section.evaluation}."
+    )
+    return [*sentences, *section.notes]
+
+
+def table(section: EvaluationSection) -> tuple[list[str], list[list[str]]]:
+    """One row a score: the divergence at each fraction, the area with its interval, and the agreement with ablation."""
+    shown = section.fractions[1:]
+    columns = ["score", *(f"{fraction:.0%}" for fraction in shown), "area [95 %]", "rank corr. with ablation", "cost"]
+    rows = []
+    for result in section.scores:
+        costs = [f"{value:.4f}" for value in result.curves["divergence"].mean[1:]]
+        area = f"{result.auc:.4f} [{result.auc_low:.4f}, {result.auc_high:.4f}]"
+        spearman = "" if result.spearman is None else f"{result.spearman:.2f}"
+        rows.append([result.title, *costs, area, spearman, result.cost])
+    return columns, rows
+
+
+def _against_random(section: EvaluationSection, result: ScoreResult) -> str:
+    random = section.score("random")
+    verdict = (
+        "less than" if result.auc < random.auc_low else "more than" if result.auc > random.auc_high else "as much as"
+    )
+    return f"Removing the heads of lowest {result.title} costs {verdict} random removal ({result.auc:.3g} on average)."
+
+
+def _paper_at(section: EvaluationSection, fraction: float) -> str:
+    """Where the paper's rule crosses random removal, said once for each measured fraction up to 30 %."""
+    if not any(result.name == "haar" for result in section.scores):
+        return ""
+    paper, random = (section.cost_at(name, fraction) for name in ("haar", "random"))
+    word = "below" if paper < random else "above"
+    return f"At {fraction:.0%} the paper's rule costs {paper:.3g}, {word} random removal's {random:.3g}."
+
+
+def _primary(section: EvaluationSection, best: ScoreResult) -> str:
+    metric = section.primary
+    within = [
+        fraction
+        for fraction, value in zip(section.fractions, best.curves[metric.name].mean, strict=True)
+        if _increase(metric, value) <= 0.01
+    ]
+    return (
+        f"Unpruned, {metric.title} is {metric.baseline:.4g}; by {best.title}, {max(within):.0%} of the heads go "
+        "before it is more than 1 % worse."
+    )
+
+
+def _increase(metric: MetricInfo, after: float) -> float:
+    worse = metric.baseline - after if metric.higher_is_better else after - metric.baseline
+    return worse / max(abs(metric.baseline), 1e-12) if metric.relative else worse
