@@ -128,7 +128,12 @@ def _without_local_paths(folder: Path, manifest: dict[str, Any]) -> dict[str, An
 
 
 def card_of(source: str | Path, repo_id: str | None = None) -> str:
-    """The card of a report's or a checkpoint's folder, without a network."""
+    """The card of a report's or a checkpoint's folder, without a network and without drawing its figures."""
+    if kind_of(Path(source)) == "report":
+        from oattn_hub.report.plot import planned_figures
+
+        report = _load_report(source)
+        return report_readme(report, [Path(f"{figure.name}.png") for figure in planned_figures(report)], repo_id)
     with TemporaryDirectory(prefix="oattn-") as temporary:
         return write_card(source, Path(temporary) / "card", repo_id).read_text(encoding="utf-8")
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
 from types import SimpleNamespace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -21,6 +22,9 @@ from oattn_hub.hub.local import Handler, LocalHub
 from oattn_hub.hub.local.body import RequestBody
 from oattn_hub.hub.local.faults import Fault
 from oattn_hub.hub.readme import build_readme
+
+if TYPE_CHECKING:
+    from oattn_hub.report import Report
 
 
 @dataclass
@@ -201,3 +205,18 @@ def run_client(tmp_path: Path) -> Callable[..., str]:
         return done.stdout
 
     return run
+
+
+@pytest.fixture(scope="session")
+def tiny_report() -> Report:
+    """A real report of a small random BERT: 3 layers x 4 heads, 3 batches of 16 tokens."""
+    import torch
+    from transformers import BertConfig, BertModel
+
+    from oattn_hub.analyzer import analyze
+
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 64}
+    model = BertModel(BertConfig(vocab_size=100, **sizes)).eval()
+    batches = [{"input_ids": torch.randint(0, 100, (1, 16))} for _ in range(3)]
+    return analyze(model, data=batches, batches=3, tokens=16)

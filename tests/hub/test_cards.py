@@ -1,0 +1,111 @@
+"""Cards: every value filled, every figure there, front matter that the client itself accepts."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from huggingface_hub import ModelCard
+
+from oattn_hub.cards import render
+from oattn_hub.errors import FormatError, InvalidInput
+from oattn_hub.hub import card_of, push_report, write_card
+from oattn_hub.hub.card import hub_id, report_readme
+from oattn_hub.hub.checkpoint_card import _head_map
+from oattn_hub.hub.local import LocalHub
+
+if TYPE_CHECKING:
+    from oattn_hub.report import Report
+
+
+@pytest.fixture(scope="module")
+def report(tiny_report: Report) -> Report:
+    """As if the model came from the Hub."""
+    known = {"id": "someone/tiny-bert", "source": "someone/tiny-bert", "revision": "a" * 40, "license": "mit"}
+    return replace(tiny_report, model=replace(tiny_report.model, **known))
+
+
+@pytest.fixture(scope="module")
+def folder(report: Report, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return Path(push_report(report, "me/heads", dry_run=tmp_path_factory.mktemp("card") / "dry").folder or "")
+
+
+def test_a_dry_run_writes_the_exact_folder(folder: Path, report: Report) -> None:
+    names = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    assert {"README.md", "report.json", "report.safetensors", "report.html", "figures/heads.png"} <= names
+    with pytest.raises(InvalidInput, match="not empty"):
+        push_report(report, "me/heads", dry_run=folder)
+
+
+def test_every_figure_of_the_card_is_there_and_every_value_filled(folder: Path) -> None:
+    text = (folder / "README.md").read_text()
+    figures = re.findall(r"!\[([^\]]+)\]\(([^)]+)\)", text)
+    assert len(figures) >= 4
+    for caption, path in figures:
+        assert caption
+        assert not path.startswith(("/", "http"))
+        assert (folder / path).read_bytes().startswith(b"\x89PNG")
+    for hole in ("More Information Needed", "None", "{{", "}}", "TODO", "nan", "Undefined"):
+        assert hole not in text, hole
+
+
+def test_the_front_matter_is_what_the_hub_expects(folder: Path, plain_hub: LocalHub, monkeypatch: Any) -> None:
+    from huggingface_hub import constants
+
+    card = ModelCard.load(folder / "README.md")
+    assert card.data.library_name == "oattn_hub"
+    assert (card.data.base_model, card.data.license) == ("someone/tiny-bert", "mit")
+    assert {"oattn_hub", "attention-head-report"} <= set(card.data.tags)
+    assert card.data.to_dict()["oattn_hub"]["kind"] == "report"
+    monkeypatch.setattr(constants, "ENDPOINT", plain_hub.url)
+    card.validate()
+
+
+def test_the_card_says_what_the_report_says(folder: Path, report: Report) -> None:
+    text = (folder / "README.md").read_text()
+    lowest = min(report.heads, key=lambda head: head.rank)
+    assert f"| {lowest.layer}.{lowest.head} | {lowest.entropy:.4g} (" in text
+    for finding in report.findings():
+        assert finding in text
+    assert f"revision | {'a' * 40}" in text
+    assert report.provenance.data_fingerprint in text
+
+
+def test_a_folder_on_a_disk_is_no_base_model(tmp_path: Path, tiny_report: Report) -> None:
+    assert hub_id("a/b", "a/b") == "a/b"
+    assert hub_id("a/b", str(tmp_path)) is None
+    assert hub_id("a/b", None) is None
+    assert hub_id("../x", "../x") is None
+    readme = report_readme(tiny_report, [Path("figures/heads.png")])
+    assert "base_model" not in readme
+    assert 'load_report(".")' in readme
+
+
+def test_a_missing_value_fails_the_card() -> None:
+    with pytest.raises(InvalidInput, match=r"checkpoint.md.j2 cannot be written.*undefined"):
+        render("checkpoint.md.j2", {"title": "x"})
+
+
+def test_values_cannot_break_the_table() -> None:
+    rendered = render("provenance.md.j2", {"provenance": [("data", "a|b\n<script>")]})
+    assert "| data | a\\|b &lt;script> |" in rendered
+
+
+def test_a_card_without_a_network(folder: Path, report: Report, tmp_path: Path) -> None:
+    report.save(tmp_path / "report")
+    text = card_of(tmp_path / "report", "me/heads")
+    assert text == (folder / "README.md").read_text()
+    path = write_card(tmp_path / "report", tmp_path / "card", "me/heads")
+    assert path.read_text() == text
+    assert (path.parent / "figures/heads.png").exists()
+    with pytest.raises(FormatError, match="neither a report"):
+        card_of(tmp_path)
+
+
+def test_the_map_of_heads() -> None:
+    config = {"num_hidden_layers": 2, "num_attention_heads": 3}
+    assert _head_map([[0, 1], [1, 2]], 6, config) == "0  ·X·\n1  ··X"
+    assert _head_map([[0, 1]], 7, config) == ""
