@@ -239,20 +239,17 @@ def _command(call: _Call) -> str:
 
 
 def license_of(source: str | None) -> str | None:
-    """What the model's card says, if the card is at hand."""
-    from huggingface_hub import ModelCard, try_to_load_from_cache
+    """What the model's card says, if it has one."""
+    from huggingface_hub import ModelCard, hf_hub_download
 
     if source is None:
         return None
     card = Path(source) / "README.md"
-    if not Path(source).is_dir():
-        cached = try_to_load_from_cache(source, "README.md") if source.count("/") == 1 else None
-        card = Path(cached) if isinstance(cached, str) else card
-    if not card.is_file():
-        return None
     try:
-        return ModelCard.load(card).data.license
-    except ValueError:  # a README whose front matter is not valid
+        if not Path(source).is_dir() and source.count("/") == 1:
+            card = Path(hf_hub_download(source, "README.md"))
+        return ModelCard.load(card).data.license if card.is_file() else None
+    except (OSError, ValueError):  # no card, no connection, or front matter that is not valid: not worth failing for
         return None
 
 

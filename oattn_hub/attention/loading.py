@@ -139,7 +139,22 @@ def _load(request: _Request) -> LoadedModel:
         return _load_timm(request)
     if _looks_like_path(request.source):
         raise LoadError(f"{request.source} does not exist. Give a folder, a Hub id (owner/name) or a timm name.")
-    return _load_transformers(request)
+    return _load_transformers(_pinned(request))
+
+
+def _pinned(request: _Request) -> _Request:
+    """The same request at the commit its branch points to now: one revision for all files, and for the record."""
+    from huggingface_hub import hf_hub_download
+
+    first = hf_hub_download(
+        request.source,
+        request.gguf_file or "config.json",
+        revision=request.revision,
+        token=request.token,
+        cache_dir=request.cache_dir,
+        local_files_only=request.local_files_only,
+    )
+    return _with(request, revision=Path(first).parent.name)  # the cache keeps files in snapshots/COMMIT
 
 
 def _load_folder(folder: Path, request: _Request) -> LoadedModel:
@@ -178,9 +193,9 @@ def _load_transformers(request: _Request) -> LoadedModel:
             request.source, use_safetensors=None if request.allow_pickle or request.gguf_file else True, **options
         )
     folder = Path(request.source)
-    revision = _content_fingerprint(folder) if folder.is_dir() else getattr(model.config, "_commit_hash", None)
+    revision = _content_fingerprint(folder) if folder.is_dir() else request.revision
     processor = _processor(_modality(model, "transformers"), request.source, options)
-    return _describe(model, processor, _short_name(request.source), revision or request.revision, request.source)
+    return _describe(model, processor, _short_name(request.source), revision, request.source)
 
 
 def _model_class(request: _Request) -> Any:
