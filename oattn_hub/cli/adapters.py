@@ -12,6 +12,7 @@ HELP = "list the model families that are known"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of the verb."""
     parser.add_argument("pattern", nargs="?", default="*", help="glob, such as '*vit*'")
+    parser.add_argument("--markdown", action="store_true", help="print the table of the README")
     add_json_flag(parser)
 
 
@@ -27,6 +28,11 @@ def run(args: argparse.Namespace) -> int:
                 for name, adapter in found.items()
             }
         )
+        return 0
+    if args.markdown:
+        print("| adapter | models | heads can be |\n|---|---|---|")
+        for name, adapter in found.items():
+            print(f"| `{name}` | {adapter.description} | {'captured, cut' if adapter.layout else 'captured'} |")
         return 0
     width = max((len(name) for name in found), default=0)
     for name, adapter in found.items():
