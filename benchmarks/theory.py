@@ -132,6 +132,7 @@ def table(results: list[Result]) -> list[str]:
         ("logits vs softmax: head affinity, head / query / key tree", lambda r: agreement(r, "softmax")),
         ("logits vs expansion", lambda r: agreement(r, "expansion")),
         ("logits vs Corollary 1", lambda r: agreement(r, "corollary")),
+        ("logits vs themselves with 1 % of noise (the most that can be kept)", lambda r: agreement(r, "noise")),
         ("logits vs the attention used", lambda r: agreement(r, "probs")),
         ("CPU seconds", lambda r: f"{r.seconds:.0f}"),
     ]

@@ -25,6 +25,7 @@ from oattn_hub.progress import Progress, silent
 
 Float = NDArray[np.float64]
 
+_NOISE = 0.01  # of each head's standard deviation
 TOLERANCE = 0.1  # a relative error up to this counts as "holds"
 _FEWEST_HEADS = 3  # with fewer there is one pair of heads, and no correlation
 
@@ -91,7 +92,8 @@ class Agreement:
     """How much of the organisation found on the logits is found again on ``source``; 1 is all, 0 is chance.
 
     Attributes:
-        source: "softmax" (of the logits), "expansion" (Theorem 1), "corollary" (eq. 18) or "probs" (as captured).
+        source: "softmax" (of the logits), "expansion" (Theorem 1), "corollary" (eq. 18), "probs" (as captured), or
+            "noise": the logits themselves with 1 % of noise, which shows what the organisation could keep at best.
         head_affinity: correlation of the affinities between heads.
         head_tree, query_tree, key_tree: correlation of the tree distances of all pairs.
     """
@@ -151,6 +153,7 @@ def softmax_invariance(
         "softmax": _in_token_order(expanded.value, organised),
         "expansion": _in_token_order(expanded.total, organised),
         "corollary": _in_token_order(replaced, organised),
+        "noise": f + _NOISE * f.std(axis=(0, 1)) * np.random.default_rng(0).standard_normal(f.shape),
     }
     if probs is not None:
         sources["probs"] = as_tensor(probs, name="probs").astype(np.float64).reshape(f.shape)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 _SOURCES = {
     "expansion": "the expansion of Theorem 1",
     "corollary": "Corollary 1",
+    "noise": "the logits with 1 % of noise (the most that can be kept)",
     "probs": "the attention the model used",
 }
 

@@ -82,7 +82,8 @@ def test_a_shuffled_regular_head_is_found_regular_and_its_residual_twice_as_regu
 def test_probs_are_compared_when_given(clustered: Float) -> None:
     exact = np.exp(clustered) / np.exp(clustered).sum(axis=1, keepdims=True)
     by_source = {agreement.source: agreement for agreement in softmax_invariance(clustered, exact).agreements}
-    assert set(by_source) == {"softmax", "expansion", "corollary", "probs"}
+    assert set(by_source) == {"softmax", "expansion", "corollary", "noise", "probs"}
+    assert by_source["noise"].head_affinity > 0.99
     assert by_source["probs"].head_affinity == pytest.approx(by_source["softmax"].head_affinity, abs=1e-9)
 
 
@@ -96,7 +97,7 @@ def test_progress_is_told() -> None:
     told: list[tuple[str, int, int]] = []
     softmax_invariance(np.random.default_rng(0).standard_normal((8, 8, 3)), progress=lambda *step: told.append(step))
     assert {stage for stage, _, _ in told} == {"theory: organising heads", "theory: exponents", "theory: organisation"}
-    assert told[-1][1:] == (4, 4)
+    assert told[-1][1:] == (5, 5)
 
 
 def test_masked_logits_are_refused_with_the_way_out() -> None:
