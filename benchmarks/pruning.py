@@ -35,7 +35,7 @@ TITLES = {
     "vit": "ViT trained on CIFAR-10 by examples/paper (48 heads)",
 }
 # model -> inputs the scores see, inputs the curves are measured on, inputs the budget is checked on, tokens
-SIZES = {"minilm": (8, 64, 160, 64), "smollm": (2, 8, 12, 64), "vit": (24, 240, 600, 64)}
+SIZES = {"minilm": (8, 40, 120, 64), "smollm": (3, 6, 8, 64), "vit": (24, 200, 400, 64)}
 
 
 def wheel(package: str, inside: str = "") -> Path:
@@ -138,7 +138,8 @@ def describe(model: str, result: dict[str, Any]) -> str:
     plan, speed_ = result["plan"], result["speed"]
     cost, removed = plan["cost"], len(plan["heads"])
     lines += [
-        f"Within a budget of 1 %: **{removed} of {plan['n_heads']} heads** ({removed / plan['n_heads']:.0%}) by {plan['score']}, "
+        f"Within a budget of 1 %: **{removed} of {plan['n_heads']} heads** ({removed / plan['n_heads']:.0%}) "
+        f"by {plan['score']}, "
         f"{cost['title']} {cost['before']:.4f} -> {cost['after']:.4f} ({cost['increase']:+.2%} worse), "
         f"found with {plan['evaluations']} evaluations.",
         "",

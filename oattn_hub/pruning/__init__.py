@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from oattn_hub.pruning.checkpoint import read_manifest as read_manifest
     from oattn_hub.pruning.evaluation import evaluate as evaluate
     from oattn_hub.pruning.masks import masked as masked
-    from oattn_hub.pruning.migrate import migrate as migrate
+    from oattn_hub.pruning.migration import migrate as migrate
     from oattn_hub.pruning.plan import PruningPlan as PruningPlan
     from oattn_hub.pruning.planning import plan_from_report as plan_from_report
     from oattn_hub.pruning.pruned import PrunedModel as PrunedModel
@@ -27,7 +27,7 @@ _EXPORTS = {
     "list_scores": "scores",
     "load_pruned": "checkpoint",
     "masked": "masks",
-    "migrate": "migrate",
+    "migrate": "migration",
     "plan_from_report": "planning",
     "read_manifest": "checkpoint",
 }

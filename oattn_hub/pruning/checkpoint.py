@@ -209,7 +209,7 @@ def _check_timm(config: Mapping[str, Any], state: Mapping[str, torch.Tensor]) ->
     wrong = [name for name in {*shapes, *fresh} if name not in fresh or shapes.get(name) != tuple(fresh[name].shape)]
     if wrong:
         raise InvalidInput(
-            f"timm.create_model({config['architecture']!r}) gives other shapes than this model has: {sorted(wrong)[0]}. "
+            f"timm.create_model({config['architecture']!r}) gives other shapes than this model: {sorted(wrong)[0]}. "
             "Say with which arguments the model was made: save_pretrained(folder, model_args={'img_size': …})."
         )
 

@@ -145,8 +145,8 @@ def _disjoint_inputs(
     shared = {_key(batch) for batch in seen} & {_key(batch) for batch in held_out}
     if shared:
         raise InvalidInput(
-            f"{len(shared)} inputs are used both to compute the scores and to measure the cost, which flatters the scores. "
-            "Give other data for one of them."
+            f"{len(shared)} inputs are used both to compute the scores and to measure the cost, which flatters them. "
+            "Give other data for one of the two."
         )
     return seen, held_out
 

@@ -55,12 +55,13 @@ def indices(ranges):
 
 
 def _keep(module, name, axis, ranges):
-    tensor = getattr(module, name)
-    index = torch.tensor(indices(ranges), dtype=torch.long)
+    tensor, kept = getattr(module, name), indices(ranges)
     shape = list(tensor.shape)
-    shape[axis] = len(index)
-    # While transformers loads, parameters have no data yet.
-    data = tensor.new_empty(shape) if tensor.is_meta else tensor.detach().index_select(axis, index.to(tensor.device))
+    shape[axis] = len(kept)
+    if tensor.is_meta:  # while transformers loads, parameters have no data yet
+        data = tensor.new_empty(shape)
+    else:
+        data = tensor.detach().index_select(axis, torch.tensor(kept, device=tensor.device))
     if isinstance(tensor, nn.Parameter):
         setattr(module, name, nn.Parameter(data, requires_grad=tensor.requires_grad))
     else:
@@ -151,23 +152,23 @@ def share_position_bias(module, kept):
     base = _specialise(module, compute_bias=compute_bias, forward=forward)
 
 
-def narrow_reshapes(module, widths):
+def narrow_reshapes(module, widths, n_heads, head_dim):
     """Correct reshapes to the module's input width, where a forward takes it for the width of all its heads."""
-    changes = [(int(wide), narrow) for wide, narrow in widths.items()]
+    changes = {int(wide): narrow for wide, narrow in widths.items()}
 
     def forward(self, *args, **kwargs):
-        with _NarrowReshapes(changes):
+        with _NarrowReshapes(changes, n_heads, head_dim):
             return base.forward(self, *args, **kwargs)
 
     base = _specialise(module, forward=forward)
 
 
 class _NarrowReshapes(TorchFunctionMode):
-    """Touches only reshapes that would fail: those whose sizes do not match the number of elements."""
+    """Touches only reshapes that would fail, and those that leave one size open and so would go wrong in silence."""
 
-    def __init__(self, changes):
+    def __init__(self, changes, n_heads, head_dim):
         super().__init__()
-        self.changes = dict(changes)
+        self.changes, self.n_heads, self.head_dim = changes, n_heads, head_dim
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         if func in (torch.Tensor.reshape, torch.Tensor.view) and not kwargs and len(args) > 1:
@@ -177,6 +178,8 @@ class _NarrowReshapes(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
     def corrected(self, numel, shape):
+        if -1 in shape and shape[-2] == self.n_heads and shape[-1] in self.changes:  # (..., heads, width // heads)
+            return (*shape[:-1], self.head_dim)
         if _fits(numel, shape):
             return shape
         wide = [axis for axis in reversed(range(len(shape))) if shape[axis] in self.changes]

@@ -69,11 +69,11 @@ class PrunedModel:
     loaded: LoadedModel
     evaluation: EvaluationSection | None = None
 
-    def save_pretrained(self, folder: str | Path, variant: str = "cut") -> Path:
+    def save_pretrained(self, folder: str | Path, variant: str = "cut", **options: Any) -> Path:
         """Write a checkpoint; see :func:`oattn_hub.pruning.checkpoint.save_checkpoint`."""
         from oattn_hub.pruning.checkpoint import save_checkpoint
 
-        return save_checkpoint(self, Path(folder), variant)
+        return save_checkpoint(self, Path(folder), variant, **options)
 
     def push_to_hub(self, repo_id: str, **options: Any) -> Any:
         """Publish the checkpoint; see :func:`oattn_hub.hub.push_checkpoint`."""

@@ -139,7 +139,8 @@ class _SiteCut:
             # Some forwards divide the width by the (now smaller) number of heads, or remember the number of heads.
             n_heads, kept = self.site.site.n_heads, len(self.kept)
             widths = {n_heads: kept, width // kept: chunk, width: kept * chunk}
-            behave("narrow_reshapes", widths={str(wide): narrow for wide, narrow in widths.items() if wide != narrow})
+            changes = {str(wide): narrow for wide, narrow in widths.items() if wide != narrow}
+            behave("narrow_reshapes", widths=changes, n_heads=kept, head_dim=chunk)
         if "multihead" in self.layout.behaviours:
             behave("cut_multihead", n_heads=len(self.kept), head_dim=chunk)
 

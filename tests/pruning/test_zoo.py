@@ -1,0 +1,108 @@
+"""Masked == cut == reloaded, on every family of the adapter zoo; where a family cannot be cut, it says why."""
+
+from __future__ import annotations
+
+import copy
+import random
+from typing import Any
+
+import pytest
+import torch
+
+from oattn_hub.attention import load_model
+from oattn_hub.errors import SurgeryError
+from oattn_hub.pruning import PruningPlan, load_pruned, masked
+from oattn_hub.pruning.pruned import prune
+from oattn_hub.pruning.sites import all_heads, head_sites, shared_layers
+from oattn_hub.pruning.surgery import cut
+
+# Families whose heads cannot be cut, and a word of the reason they must give.
+REFUSED = {"olmo2": "normalises all heads", "timm-levit": "cache", "timm-cait": "mixed"}
+NAMES = """
+    bert roberta xlm-roberta camembert electra distilbert mpnet ernie esm roformer albert deberta deberta-v2
+    modernbert gpt2 gpt_neo gptj gpt_neox bloom falcon phi opt llama mistral qwen2 qwen3 gemma gemma2 gemma3 olmo2
+    mixtral xlnet transfo-xl t5 mt5 umt5 bart mbart pegasus marian vit deit dinov2 beit swin whisper wav2vec2 clip
+    siglip timm-vit timm-deit timm-deit3 timm-beit timm-eva02 timm-relpos timm-swin timm-swinv2 timm-mvitv2
+    timm-pvt_v2 timm-maxvit timm-levit timm-cait timm-twins timm-nest timm-davit timm-xcit timm-hiera
+    timm-visformer timm-crossvit torch-mha torch-encoder torch-transformer
+""".split()
+
+
+def said(model: Any, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
+    """The first tensor the model returns."""
+    with torch.no_grad():
+        output = model(**inputs)
+    while not isinstance(output, torch.Tensor):
+        output = output[0] if isinstance(output, tuple | list) else output.to_tuple()[0]
+    return output
+
+
+def some_heads(model: Any) -> list[tuple[int, int]]:
+    """A third of all heads at random, all heads of the last layer among them; shared layers lose the same ones."""
+    sites = head_sites(model)
+    heads = all_heads(sites)
+    if shared := shared_layers(sites):
+        return [(layer, head) for layer in shared[0] for head in (0, 2)]
+    chosen = set(random.Random(0).sample(heads, max(1, len(heads) // 3)))
+    return sorted(chosen | {head for head in heads if head[0] == sites[-1].site.layer})
+
+
+def test_every_specimen_is_tried(zoo: Any) -> None:
+    assert sorted(NAMES) == sorted(zoo.BY_NAME)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in REFUSED])
+def test_cut_equals_masked(zoo: Any, name: str) -> None:
+    model, inputs = zoo.BY_NAME[name].build()
+    heads = some_heads(model)
+    before = said(model, inputs)
+    with masked(model, heads):
+        expected = said(model, inputs)
+    assert torch.equal(said(model, inputs), before), "masking left a trace"
+    assert not torch.equal(expected, before), "masking did nothing"
+    smaller = copy.deepcopy(model)
+    cut(smaller, heads)
+    assert (said(smaller, inputs) - expected).abs().max() <= 1e-5
+    assert torch.equal(said(copy.deepcopy(smaller), inputs), said(smaller, inputs))
+    n_parameters = [sum(p.numel() for p in m.parameters()) for m in (model, smaller)]
+    assert n_parameters[1] < n_parameters[0]
+
+
+@pytest.mark.parametrize("name", sorted(REFUSED))
+def test_what_cannot_be_cut_says_why(zoo: Any, name: str) -> None:
+    model, inputs = zoo.BY_NAME[name].build()
+    heads = all_heads(head_sites(model))
+    with pytest.raises(SurgeryError, match=REFUSED[name]):
+        cut(model, heads)
+    before = said(model, inputs)
+    with masked(model, heads):
+        assert not torch.equal(said(model, inputs), before)
+
+
+@pytest.mark.parametrize(
+    "name", ["bert", "gpt2", "llama", "t5", "swin", "whisper", "clip", "xlnet", "bloom", "transfo-xl"]
+)
+def test_reloaded_is_bit_identical(zoo: Any, name: str, tmp_path: Any) -> None:
+    model, inputs = zoo.BY_NAME[name].build()
+    pruned = prune(PruningPlan.from_heads(model, some_heads(model)), model, inputs=[inputs], measure=False)
+    pruned.save_pretrained(tmp_path / "cut")
+    assert torch.equal(said(load_pruned(tmp_path / "cut"), inputs), said(pruned.model, inputs))
+    pruned.save_pretrained(tmp_path / "masked", variant="masked")
+    original_shape = load_model(tmp_path / "masked").model
+    assert {k: v.shape for k, v in original_shape.state_dict().items()} == {
+        k: v.shape for k, v in model.state_dict().items()
+    }
+    assert (said(original_shape, inputs) - said(pruned.model, inputs)).abs().max() <= 1e-5
+
+
+def test_shared_layers_are_cut_together_or_not_at_all(zoo: Any) -> None:
+    model, inputs = zoo.BY_NAME["albert"].build()
+    with pytest.raises(SurgeryError, match="share the weights"):
+        cut(model, [(0, 1)])
+    before = said(model, inputs)
+    with masked(model, [(0, 1)]):
+        one = said(model, inputs)
+    with masked(model, [(0, 1), (1, 1), (2, 1)]):
+        every = said(model, inputs)
+    assert not torch.equal(one, before)
+    assert not torch.equal(one, every)
