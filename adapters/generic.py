@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from oattn_hub.adapters.base import _HEAD_ATTRIBUTES, Adapter, find_attribute
+from oattn_hub.adapters.base import _HEAD_ATTRIBUTES, Adapter, find_attribute, qualified_names
 from oattn_hub.adapters.registry import register
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ class GenericAdapter(Adapter):
 
 
 def _looks_like_attention(module: nn.Module) -> bool:
-    called_so = any(word in type(module).__qualname__.lower() for word in _NAMES)
+    classes = [name.rsplit(".", 1)[-1].lower() for name in qualified_names(module)]
+    called_so = any(word in name for name in classes for word in _NAMES)
     owns_weights = next(module.parameters(), None) is not None
     return called_so and owns_weights and find_attribute(module, _HEAD_ATTRIBUTES) is not None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,7 +20,8 @@ from oattn_hub.attention.masks import MaskTrace
 _BLOCK_BYTES = 16 << 20
 
 
-class Heads(NamedTuple):
+@dataclass(frozen=True)
+class Heads:
     """How many heads a layer has, and which axis of its queries they are on."""
 
     count: int
@@ -73,10 +74,10 @@ class SoftmaxCall(AttentionCall):
         """Read a call off a softmax over ``dim``; ``trace`` is needed for scores and logits."""
         output = _four_axes(probs, dim, heads)
         if trace is None:
-            return cls(tuple(output.shape), None, None, output)
+            return cls(_shape(output), None, None, output)
         values, masked = trace.unmask(logits)
         masked = None if masked is None else _four_axes(masked.broadcast_to(logits.shape), dim, heads)
-        return cls(tuple(output.shape), masked, _four_axes(values.broadcast_to(logits.shape), dim, heads), output)
+        return cls(_shape(output), masked, _four_axes(values.broadcast_to(logits.shape), dim, heads), output)
 
     def _block(self, heads: slice, kinds: tuple[str, ...]) -> dict[str, Tensor]:
         block = {}
@@ -163,7 +164,7 @@ def _read_mask(
 
 def _mask_axes(mask: Tensor, query_ndim: int, heads: Heads) -> Tensor:
     if query_ndim == 3 and mask.ndim == 3 and mask.shape[0] > 1:
-        return mask.unflatten(0, (-1, heads.count))
+        return mask.reshape(-1, heads.count, *mask.shape[1:])
     if mask.ndim > 4:
         return mask.movedim(heads.axis, -3).flatten(0, -4)
     return mask[(None,) * (4 - mask.ndim)]
@@ -174,7 +175,7 @@ def _heads_third(tensor: Tensor, heads: Heads) -> Tensor:
     if tensor.ndim == 3:
         if tensor.shape[0] % heads.count:
             raise UnexpectedShape(f"{tuple(tensor.shape)}, expected a first axis of contexts x {heads.count} heads")
-        return tensor.unflatten(0, (-1, heads.count))
+        return tensor.reshape(-1, heads.count, *tensor.shape[1:])
     if tensor.ndim < 3 or heads.count % tensor.shape[heads.axis]:
         raise UnexpectedShape(f"{tuple(tensor.shape)}, expected (context, {heads.count} heads, token, width)")
     tensor = tensor.movedim(heads.axis, -3)
@@ -205,3 +206,8 @@ def _unpack_single_query(query: Tensor, key: Tensor, mask: Tensor | None, n_head
 
 def _of_heads(tensor: Tensor, heads: slice) -> Tensor:
     return tensor if tensor.shape[1] == 1 else tensor[:, heads]
+
+
+def _shape(tensor: Tensor) -> tuple[int, int, int, int]:
+    contexts, heads, queries, keys = tensor.shape
+    return contexts, heads, queries, keys

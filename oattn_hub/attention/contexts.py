@@ -101,5 +101,5 @@ def pool_tokens(block: Tensor, kind: str, size: int) -> Tensor:
 def _pool_axis(block: Tensor, axis: int, size: int, mean: bool) -> Tensor:
     missing = (-block.shape[axis]) % size
     padding = (0, 0) * (block.ndim - 1 - axis) + (0, missing)
-    blocks = functional.pad(block, padding, value=torch.nan).unflatten(axis, (-1, size))
+    blocks: Tensor = functional.pad(block, padding, value=torch.nan).unflatten(axis, (-1, size))
     return blocks.nanmean(axis + 1) if mean else blocks.nansum(axis + 1)

@@ -95,10 +95,11 @@ def calibration_inputs(
         return _text_inputs(loaded, data, batches, tokens, seed, part)
     if loaded.modality == "image+text":
         return _image_text_inputs(loaded, data, batches, tokens, seed, part)
-    source = media.images if loaded.modality == "image" else media.sounds
-    items, description = source(data, batches, seed, part)
-    prepare = media.image_batch if loaded.modality == "image" else media.sound_batch
-    return CalibrationInputs(tuple(prepare(loaded, item) for item in items), description)
+    if loaded.modality == "image":
+        pictures, description = media.images(data, batches, seed, part)
+        return CalibrationInputs(tuple(media.image_batch(loaded, picture) for picture in pictures), description)
+    sounds, description = media.sounds(data, batches, seed, part)
+    return CalibrationInputs(tuple(media.sound_batch(loaded, sound) for sound in sounds), description)
 
 
 def _text_inputs(

@@ -32,7 +32,7 @@ _SAME = {
     "clone",
     "unsqueeze",
     "squeeze",
-    "unflatten",
+    "__getitem__",
 }
 _IN_PLACE = {"add_", "__iadd__", "sub_", "__isub__", "masked_fill_"}
 TRACED = _ADD | _SUB | _FILL | _WHERE | _SAME
@@ -71,6 +71,8 @@ class MaskTrace:
         result = func(*args, **kwargs)
         scaled = bool(kwargs) and name in _ADD | _SUB  # alpha= scales an operand: not how masks are put on
         unchanged = name not in _IN_PLACE and bool(args) and result is args[0]  # contiguous() of what is contiguous
+        if name == "__getitem__" and not _adds_axes_only(args[1]):
+            return result
         if isinstance(result, Tensor) and not scaled and not unchanged:
             self._steps[id(result)] = _Step(result, name, (*traced, *kwargs.values()))
         return result
@@ -138,6 +140,12 @@ class MaskTrace:
         if isinstance(value, Tensor):
             return value.numel() == 1 and float(value) <= self._masked_below
         return isinstance(value, int | float) and value <= self._masked_below
+
+
+def _adds_axes_only(index: Any) -> bool:
+    """Whether ``tensor[index]`` keeps every element, as ``tensor[None]`` and ``tensor[:, None]`` do."""
+    parts = index if isinstance(index, tuple) else (index,)
+    return all(part is None or part is Ellipsis or (isinstance(part, slice) and part == slice(None)) for part in parts)
 
 
 def _merge(shape: torch.Size, found: Unmasked, mask: Tensor | None) -> Unmasked:

@@ -49,7 +49,8 @@ def sounds(data: Any, batches: int, seed: int, part: str | None) -> tuple[list[N
 def image_batch(loaded: LoadedModel, image: Image.Image) -> dict[str, Tensor]:
     """The model arguments of one image, prepared as the model was trained."""
     if loaded.library == "timm":
-        from timm.data import create_transform, resolve_data_config
+        from timm.data.config import resolve_data_config
+        from timm.data.transforms_factory import create_transform
 
         settings = resolve_data_config({}, model=loaded.model)
         built_for = getattr(getattr(loaded.model, "patch_embed", None), "img_size", None)
@@ -159,4 +160,5 @@ def _open_wav(path: Path) -> NDArray[np.float32]:
         raise LoadError(f"{path} has {8 * width}-bit samples and {len(raw)} bytes. Give 16-bit PCM.")
     sound = np.frombuffer(raw, dtype="<i2").reshape(-1, channels).mean(axis=1) / 32768.0
     positions = np.arange(0, len(sound), rate / _SAMPLING_RATE)
-    return np.interp(positions, np.arange(len(sound)), sound).astype(np.float32)
+    resampled: NDArray[np.float32] = np.interp(positions, np.arange(len(sound)), sound).astype(np.float32)
+    return resampled

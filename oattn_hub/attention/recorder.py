@@ -105,8 +105,9 @@ def capture_inputs(
 
     A run that was cut short goes on where it stopped when the same call is made again with ``resume=True``.
     """
-    origin = {"fingerprint": inputs.fingerprint, "description": inputs.description}
-    with capture(loaded, kinds, store, **origin, **options) as written, torch.inference_mode():
+    source, text = inputs.fingerprint, inputs.description
+    session = capture(loaded, kinds, store, fingerprint=source, description=text, **options)
+    with session as written, torch.inference_mode():
         progress("capture", written.n_batches, len(inputs))
         for batch in list(inputs)[written.n_batches :]:
             loaded.forward(batch)
@@ -228,7 +229,8 @@ class _Recorder:
             for kind, values in block.items():
                 pooled = pool_tokens(mean_over_contexts(values, kind, real), kind, self._info.pool)
                 if not announced:
-                    self._batch.add_layer(group, *pooled.shape[1:], site.layer, site.name, call.shape[1])
+                    _, queries, keys = pooled.shape
+                    self._batch.add_layer(group, queries, keys, site.layer, site.name, call.shape[1])
                     announced = True
                 self._batch.add_heads(group, kind, pooled.cpu().numpy())
         if not announced:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -175,7 +175,7 @@ class AttentionStore:
         kinds = self._index["info"]["kinds"]
         if kind is None and len(kinds) == 1:
             return str(kinds[0])
-        if kind not in kinds:
+        if kind is None or kind not in kinds:
             raise InvalidInput(f"Kind {kind!r} was not captured; the store {self.folder} holds {kinds}.")
         return kind
 
@@ -188,7 +188,7 @@ class AttentionStore:
         entry: dict[str, Any] = groups[group]
         return entry
 
-    def _group_entries(self, group: str) -> Iterable[Any]:
+    def _group_entries(self, group: str) -> Iterator[Any]:
         return (batch["groups"][group] for batch in self._index["batches"] if group in batch["groups"])
 
 

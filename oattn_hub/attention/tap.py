@@ -60,11 +60,11 @@ class Tap(TorchFunctionMode):
             yield
             return
         self._is_on = False
-        self.__exit__(None, None, None)
+        self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
         try:
             yield
         finally:
-            self.__enter__()
+            self.__enter__()  # type: ignore[no-untyped-call]
             self._is_on = True
 
     @contextmanager

@@ -45,11 +45,11 @@ class StoreWriter:
 
     def finish_batch(self, batch: BatchWriter, inputs: str, not_run: list[str]) -> None:
         """Close the batch's files, give them their names, and enter them in the index."""
-        record = {"inputs": inputs, "not_run": not_run, "groups": batch.close()}
-        self._check_same_heads(record["groups"])
+        groups = batch.close()
+        self._check_same_heads(groups)
         with _storage_errors(self.folder):
             batch.folder.rename(self.folder / batch.name)
-        self._index["batches"].append(record)
+        self._index["batches"].append({"inputs": inputs, "not_run": not_run, "groups": groups})
         try:
             write_json(self.folder / INDEX_NAME, self._index)
         except BaseException:
