@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from oattn_hub.geometry.checks import Floats, as_tensor, at_least, axis_index
+from oattn_hub.geometry.checks import Floats, as_tensor, at_least, axis_index, has_missing
 
-_BLOCK = 1 << 21  # entries looked at together: bounds the memory whatever the size of the tensor
+_BLOCK = 1 << 19  # entries looked at together: bounds the memory whatever the size of the tensor
 
 
 def cosine_affinity(X: ArrayLike, axis: str | int = 0, *, zero_is_missing: bool = False) -> NDArray[np.float64]:
@@ -31,14 +31,18 @@ def cosine_affinity(X: ArrayLike, axis: str | int = 0, *, zero_is_missing: bool 
     tensor = as_tensor(X)
     position = axis_index(axis, tensor.ndim)
     n = tensor.shape[position]
+    whole = not zero_is_missing and not has_missing(tensor)
     inner, squares = np.zeros((n, n)), np.zeros((n, n))
     for block in _blocks(tensor, position):
-        present = ~np.isnan(block)
-        np.nan_to_num(block, copy=False)
-        if zero_is_missing:
-            present &= block != 0.0
-        inner += block @ block.T
-        squares += _over_shared(block**2, present)
+        if whole:
+            inner += block @ block.T
+            continue
+        present = ~np.isnan(block) & ((block != 0.0) | (not zero_is_missing))
+        known = np.where(present, block, 0.0)
+        inner += known @ known.T
+        squares += known**2 @ present.T.astype(np.float64)
+    if whole:
+        squares = np.repeat(np.diag(inner)[:, None], n, axis=1)
     norms = np.sqrt(squares * squares.T)
     affinity = np.divide(inner, norms, out=np.zeros_like(inner), where=norms > 0.0)
     np.fill_diagonal(affinity, 1.0)
@@ -57,11 +61,11 @@ def gaussian_affinity(X: ArrayLike, axis: str | int = 0, *, scale: float = 1.0) 
     n = tensor.shape[position]
     total, shared = np.zeros((n, n)), np.zeros((n, n))
     for block in _blocks(tensor, position):
-        present = ~np.isnan(block)
-        np.nan_to_num(block, copy=False)
-        squares = _over_shared(block**2, present)
-        total += squares + squares.T - 2.0 * block @ block.T
-        shared += _over_shared(present.astype(np.float64), present)
+        present = (~np.isnan(block)).astype(np.float64)
+        known = np.nan_to_num(block)
+        squares = known**2 @ present.T
+        total += squares + squares.T - 2.0 * known @ known.T
+        shared += present @ present.T
     scaled = np.maximum(total, 0.0) * (tensor.size / n)
     squared = np.divide(scaled, shared, out=np.full_like(total, np.inf), where=shared > 0)
     np.fill_diagonal(squared, 0.0)
@@ -90,15 +94,8 @@ def typical(distances: NDArray[np.float64], median: str) -> float:
 
 
 def _blocks(tensor: Floats, axis: int) -> Iterator[NDArray[np.float64]]:
-    """The slices along ``axis`` as rows of a matrix, some columns at a time: float64 copies that may be changed."""
+    """The slices along ``axis`` as rows of a float64 matrix, some columns at a time."""
     rows = np.moveaxis(tensor, axis, 0)
     step = max(1, _BLOCK // (tensor.size // rows.shape[1]))
     for start in range(0, rows.shape[1], step):
-        yield np.array(rows[:, start : start + step], dtype=np.float64).reshape(len(rows), -1)
-
-
-def _over_shared(values: NDArray[np.float64], present: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """[i, j] = sum of row i of ``values`` over the columns present in row j; a missing entry of row i is 0."""
-    if present.all():
-        return np.repeat(values.sum(axis=1)[:, None], len(values), axis=1)
-    return np.asarray(values @ present.T.astype(np.float64))
+        yield rows[:, start : start + step].reshape(len(rows), -1).astype(np.float64, copy=False)

@@ -29,10 +29,21 @@ def as_tensor(X: ArrayLike, ndims: tuple[int, ...] = (2, 3), name: str = "X") ->
             raise InvalidInput(
                 f"The {AXES[axis]} axis of {name} is empty (shape {array.shape}). Give at least one entry."
             )
-    if np.isinf(array).any():
+    if not _all_finite(array) and np.isinf(array).any():
         where = tuple(int(i) for i in np.argwhere(np.isinf(array))[0])
         raise InvalidInput(f"{name} is infinite at {where}. Masked entries are NaN here: replace infinities by NaN.")
     return array
+
+
+def has_missing(tensor: Floats) -> bool:
+    """Whether any entry is missing (NaN)."""
+    return not _all_finite(tensor) and bool(np.isnan(tensor).any())
+
+
+def _all_finite(array: Floats) -> bool:
+    """True if all entries are finite; False may also mean that their sum overflows. One pass, no memory."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return bool(np.isfinite(array.sum()))
 
 
 def as_square(matrix: ArrayLike, name: str) -> NDArray[np.float64]:

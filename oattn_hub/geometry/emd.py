@@ -9,7 +9,7 @@ children, and the vectors exist only a few folders at a time, in the processor's
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -18,14 +18,15 @@ from numpy.typing import ArrayLike, NDArray
 
 from oattn_hub.errors import InvalidInput
 from oattn_hub.geometry import kernels
-from oattn_hub.geometry.checks import AXES, Floats, as_tensor, at_least, axis_index, one_of
+from oattn_hub.geometry.checks import AXES, Floats, as_tensor, at_least, axis_index, has_missing, one_of
 from oattn_hub.geometry.tree import PartitionTree
 
 PRECISIONS = ("auto", "float32", "float64")
 
 _COLUMNS = 1024  # of the vectors at a time: with a few hundred slices they stay in the cache
-_TILE = 256  # float32 sums run over this many columns, then float64
-_GROUPS = 8  # partial results: fixed, so that the sum does not depend on the number of threads
+_FEW = 16  # slices that say what a typical one is
+_TILE = 512  # float32 sums run over this many columns, then float64
+_SHARES = 8  # of the work: fixed, so that the result does not depend on the number of threads
 _FLOAT32_FROM = 2e9  # pairs x coordinates; below, float64 costs a fraction of a second
 
 
@@ -121,14 +122,17 @@ def tree_emd(
     one_of("precision", precision, PRECISIONS)
     tensor = as_tensor(X)
     position = axis_index(axis, tensor.ndim)
-    others = [number for number in range(tensor.ndim) if number != position]
-    folders = [Folders.of(_tree_of(trees, number, tensor.shape), alpha, beta) for number in others]
-    if len(folders) == 1:  # a matrix is a tensor with one row in each slice
-        folders.insert(0, Folders.of(PartitionTree([[0]]), alpha, beta))
-    slices = np.ascontiguousarray(np.moveaxis(tensor, position, 0))
-    slices = slices.reshape(len(slices), -1, slices.shape[-1])
-    distances = _distances(slices, folders[0], folders[1], precision)
-    return distances + distances.T
+    folders = [
+        Folders.of(_tree_of(trees, other, tensor.shape), alpha, beta)
+        for other in range(tensor.ndim)
+        if other != position
+    ]
+    if tensor.ndim == 2:  # a matrix is a tensor of one head
+        tensor = tensor[:, :, None]
+        folders.append(Folders.of(PartitionTree([[0]]), alpha, beta))
+    if has_missing(tensor):
+        return _distances_with_gaps(_SlicesWithGaps(tensor, position, *folders))
+    return _distances(_Slices(np.ascontiguousarray(tensor), position, *folders), precision)
 
 
 def _tree_of(trees: Mapping[str, PartitionTree], axis: int, shape: tuple[int, ...]) -> PartitionTree:
@@ -140,82 +144,113 @@ def _tree_of(trees: Mapping[str, PartitionTree], axis: int, shape: tuple[int, ..
     return trees[name]
 
 
-def _distances(slices: Floats, rows: Folders, columns: Folders, precision: str) -> NDArray[np.float64]:
-    """Distances above the diagonal, zero elsewhere: the folder pairs, a few at a time, shared out among threads."""
-    missing = bool(np.isnan(slices).any())
-    n_coordinates = len(rows.weights) * len(columns.weights)
-    if precision == "auto":
-        work = len(slices) ** 2 / 2 * n_coordinates
-        precision = "float32" if work >= _FLOAT32_FROM else "float64"
-    step = max(1, _COLUMNS // len(columns.weights))
-    starts = range(0, len(rows.weights), step)
+class _Slices:
+    """The slices of a tensor along one axis, by their coordinates: one for each folder pair of the other axes."""
 
-    def group(first: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        part = _Part(slices, rows, columns, step, np.dtype(precision), missing)
-        for start in starts[first::_GROUPS]:
-            part.add(start)
-        return part.distances, part.shared
+    def __init__(self, tensor: Floats, axis: int, rows: Folders, columns: Folders) -> None:
+        self.n = tensor.shape[axis]
+        self.axis = axis
+        self.tensor = tensor
+        # Distances do not change when one slice is taken from all of them. The mean of a few leaves numbers of the
+        # size of the differences, so that float32 keeps as many of their digits as it can.
+        few = np.take(tensor, np.linspace(0, self.n - 1, min(self.n, _FEW)).astype(int), axis)
+        self.typical = few.mean(axis=axis, dtype=np.float64)[None]
+        self.rows, self.columns = rows, columns
+        self.folders = (
+            rows.member_starts,
+            rows.members,
+            rows.weights / rows.sizes,
+            columns.child_starts,
+            columns.children,
+            columns.weights / columns.sizes,
+        )
 
-    with ThreadPoolExecutor(n_threads()) as pool:
-        parts = list(pool.map(group, range(min(_GROUPS, len(starts)))))
-    n = len(slices)
-    total = np.triu(np.sum([part for part, _ in parts], axis=0)[:n, :n], 1)
-    if not missing:
-        return total
-    shared = np.sum([part for _, part in parts], axis=0)
-    everything = rows.weights.sum() * columns.weights.sum()
-    return np.triu(np.divide(total * everything, shared, out=np.full_like(total, np.inf), where=shared > 0), 1)
+    def fill(self, start: int, out: Floats) -> None:
+        """Coordinates of the row folders from ``start`` on: out is (slices, row folders, column folders)."""
+        typical = np.empty((1, *out.shape[1:]))
+        by_lines = kernels.compiled(kernels.folder_values)
+        by_lines(self.typical, False, *self.folders, start, np.zeros(out.shape[1:]), typical)
+        if self.axis == 2:
+            kernels.compiled(kernels.head_folder_values)(self.tensor, *self.folders, start, typical[0], out)
+        else:
+            by_lines(self.tensor, self.axis == 1, *self.folders, start, typical[0], out)
 
 
-class _Part:
-    """One thread's share: buffers for a few folders' coordinates of all slices, and the distances so far."""
+class _SlicesWithGaps:
+    """The same for slices with missing entries: coordinates are NaN where a slice has no entry in the folder pair."""
 
-    def __init__(
-        self,
-        slices: Floats,
-        rows: Folders,
-        columns: Folders,
-        step: int,
-        precision: np.dtype[np.floating],
-        missing: bool,
-    ) -> None:
-        n = len(slices)
-        padded = -(-n // 4) * 4
-        width = step * len(columns.weights)
-        self.slices, self.rows, self.columns, self.missing = slices, rows, columns, missing
-        self.values = np.empty((n, step, len(columns.weights)))
-        self.centred = np.zeros((padded, width), dtype=precision)
-        self.distances = np.zeros((padded, padded))
-        self.shared = np.zeros((n, n))
+    def __init__(self, tensor: Floats, axis: int, rows: Folders, columns: Folders) -> None:
+        self.n = tensor.shape[axis]
+        self.tensor = np.ascontiguousarray(np.moveaxis(tensor, axis, 0))
+        self.rows, self.columns = rows, columns
 
-    def add(self, start: int) -> None:
-        """Add the coordinates of the row folders from ``start`` on."""
-        count = min(self.values.shape[1], len(self.rows.weights) - start)
-        values = self.values[:, :count]
-        fill = kernels.compiled(kernels.present_folder_values if self.missing else kernels.folder_values)
-        by_rows = self.rows.weights if self.missing else self.rows.weights / self.rows.sizes
-        by_columns = self.columns.weights if self.missing else self.columns.weights / self.columns.sizes
-        fill(
-            self.slices,
+    def fill(self, start: int, out: Floats) -> None:
+        """Coordinates of the row folders from ``start`` on: out is (slices, row folders, column folders)."""
+        kernels.compiled(kernels.present_folder_values)(
+            self.tensor,
             self.rows.member_starts,
             self.rows.members,
-            by_rows,
+            self.rows.weights,
             self.columns.child_starts,
             self.columns.children,
-            by_columns,
+            self.columns.weights,
             start,
-            values,
+            out,
         )
-        flat = np.ascontiguousarray(values).reshape(len(values), -1)
-        if self.missing:
+
+
+def _distances(slices: _Slices, precision: str) -> NDArray[np.float64]:
+    """l_1 distances between the coordinates of all slices."""
+    if precision == "auto":
+        work = slices.n**2 / 2 * len(slices.rows.weights) * len(slices.columns.weights)
+        precision = "float32" if work >= _FLOAT32_FROM else "float64"
+    padded = -(-slices.n // 4) * 4
+
+    def share(parts: list[range]) -> NDArray[np.float64]:
+        sums = np.zeros((padded, padded))
+        buffer = np.zeros((padded, len(parts[0]), len(slices.columns.weights)), dtype=precision)
+        for part in parts:
+            values = buffer[:, : len(part)] if len(part) == len(parts[0]) else np.zeros_like(buffer[:, : len(part)])
+            slices.fill(part.start, values[: slices.n])
+            kernels.compiled(kernels.add_overlaps)(values.reshape(padded, -1), _TILE, sums)
+        return sums
+
+    sums = np.sum(_shared_out(slices, share), axis=0)[: slices.n, : slices.n]
+    own = np.diag(sums)
+    upper = np.triu(np.maximum(own[:, None] + own[None, :] - 2.0 * sums, 0.0), 1)
+    return np.asarray(upper + upper.T)
+
+
+def _distances_with_gaps(slices: _SlicesWithGaps) -> NDArray[np.float64]:
+    """The same over the coordinates that both slices have, scaled up to the weight of all."""
+
+    def share(parts: list[range]) -> NDArray[np.float64]:
+        sums = np.zeros((2, slices.n, slices.n))
+        for part in parts:
+            values = np.empty((slices.n, len(part), len(slices.columns.weights)))
+            slices.fill(part.start, values)
+            flat = values.reshape(slices.n, -1)
             present = (~np.isnan(flat)).astype(np.float64)
-            weights = np.outer(by_rows[start : start + count], by_columns).ravel()
-            self.shared += (present * weights) @ present.T
-            kernels.compiled(kernels.add_present_distances)(flat, self.distances)
-        else:
-            centred = self.centred[:, : flat.shape[1]]
-            kernels.compiled(kernels.centre)(flat, centred)
-            kernels.compiled(kernels.add_distances)(centred, _TILE, self.distances)
+            weights = np.outer(slices.rows.weights[part.start : part.stop], slices.columns.weights).ravel()
+            kernels.compiled(kernels.add_present_distances)(flat, sums[0])
+            sums[1] += (present * weights) @ present.T
+        return sums
+
+    total, weight = np.sum(_shared_out(slices, share), axis=0)
+    whole = slices.rows.weights.sum() * slices.columns.weights.sum()
+    upper = np.triu(np.divide(total * whole, weight, out=np.full_like(total, np.inf), where=weight > 0), 1)
+    return np.asarray(upper + upper.T)
+
+
+def _shared_out(
+    slices: _Slices | _SlicesWithGaps, work: Callable[[list[range]], NDArray[np.float64]]
+) -> list[NDArray[np.float64]]:
+    """The work done on all row folders, some at a time, by several threads."""
+    n_rows = len(slices.rows.weights)
+    step = -(-_COLUMNS // len(slices.columns.weights) // kernels.LANES) * kernels.LANES
+    parts = [range(start, min(start + step, n_rows)) for start in range(0, n_rows, step)]
+    with ThreadPoolExecutor(n_threads()) as pool:
+        return list(pool.map(work, [parts[first::_SHARES] for first in range(min(_SHARES, len(parts)))]))
 
 
 def n_threads() -> int:

@@ -15,7 +15,7 @@ from oattn_hub.geometry.missing import fill_missing
 from oattn_hub.geometry.tree import PartitionTree
 
 SELECTIONS = ("support", "leading")
-_BLOCK = 1 << 21  # entries contracted together: bounds the memory whatever the size of the tensor
+_BLOCK = 1 << 19  # entries contracted together: bounds the memory whatever the size of the tensor
 
 TreesByName = Mapping[str, PartitionTree]
 
@@ -122,9 +122,12 @@ def _of_largest_support(supports: list[NDArray[np.intp]], m: int | None) -> NDAr
     total = int(np.prod([len(support) for support in supports]))
     limit = total if m is None else min(int(m), total)
     ranked = [np.argsort(-support, kind="stable")[:limit] for support in supports]
-    places = np.stack(np.meshgrid(*[np.arange(1, len(rank) + 1) for rank in ranked], indexing="ij"), axis=-1)
-    places = places.reshape(-1, len(supports))
-    places = places[np.prod(places, axis=1, dtype=np.float64) <= limit] - 1 if m is not None else places - 1
+    places = np.zeros((1, 0), dtype=np.intp)
+    for rank in ranked:
+        before = np.prod(places + 1, axis=1, dtype=np.float64)
+        counts = np.minimum(len(rank), limit // before).astype(np.intp)
+        starts = np.repeat(np.cumsum(counts) - counts, counts)
+        places = np.column_stack([np.repeat(places, counts, axis=0), np.arange(counts.sum()) - starts])
     functions = np.stack([rank[places[:, axis]] for axis, rank in enumerate(ranked)], axis=1)
     sizes = np.prod([support[functions[:, axis]] for axis, support in enumerate(supports)], axis=0, dtype=np.int64)
     order = np.lexsort((*functions.T[::-1], -sizes))

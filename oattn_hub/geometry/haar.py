@@ -48,19 +48,31 @@ def haar_functions(tree: PartitionTree) -> HaarFunctions:
     >>> haar_functions(PartitionTree.dyadic(4)).supports.tolist()
     [4, 4, 2, 2]
     """
-    rows: list[tuple[int, int, int, int, int, int]] = []
-    for level in range(tree.n_levels - 1):
-        points = _some_member(tree, level + 1)
-        sizes = tree.sizes[level + 1]
-        starts = np.searchsorted(tree.parents[level + 1], np.arange(len(tree.sizes[level]) + 1))
-        for folder in np.flatnonzero(np.diff(starts) > 1).tolist():
-            children = np.arange(starts[folder], starts[folder + 1])
-            children = children[np.argsort(-sizes[children], kind="stable")]
-            rest = int(sizes[children].sum())
-            for child, after in zip(children[:-1].tolist(), children[1:].tolist(), strict=True):
-                rows.append((level, folder, rest, int(points[child]), int(points[after]), int(sizes[child])))
-                rest -= int(sizes[child])
-    columns = np.array(rows, dtype=np.intp).reshape(-1, 6).T
+    slots = tree.leaf_order  # per folder, the point in whose place its scaled sum is kept during a transform
+    levels = []
+    for level in range(tree.n_levels - 2, -1, -1):
+        sizes, parents = tree.sizes[level + 1], tree.parents[level + 1]
+        order = np.lexsort((-sizes, parents))
+        sizes, parents, slots = sizes[order], parents[order], slots[order]
+        first = np.flatnonzero(np.append(True, parents[1:] != parents[:-1]))
+        # what a child is compared with: itself and all later siblings together
+        ends = np.cumsum(tree.sizes[level])[parents]
+        supports = ends - np.cumsum(sizes) + sizes
+        paired = np.flatnonzero(parents[1:] == parents[:-1])
+        levels.append(
+            (
+                np.full(len(paired), level),
+                parents[paired],
+                supports[paired],
+                slots[paired],
+                slots[paired + 1],
+                sizes[paired],
+            )
+        )
+        slots = slots[first]
+    columns = (
+        [np.concatenate(parts) for parts in zip(*levels[::-1], strict=True)] if levels else [np.empty(0, np.intp)] * 6
+    )
     return HaarFunctions(
         levels=np.append(-1, columns[0]),
         folders=np.append(-1, columns[1]),
@@ -69,20 +81,6 @@ def haar_functions(tree: PartitionTree) -> HaarFunctions:
         right=columns[4],
         left_size=columns[5],
     )
-
-
-def _some_member(tree: PartitionTree, level: int) -> NDArray[np.intp]:
-    """One point of each folder: the slot in which the folder's scaled sum is kept during a transform.
-
-    It has to be the slot that the folder's own rotations leave the sum in: that of its first child in Haar order.
-    """
-    slot = np.argsort(tree.labels[-1])
-    for depth in range(tree.n_levels - 2, level - 1, -1):
-        sizes = tree.sizes[depth + 1]
-        order = np.lexsort((-sizes, tree.parents[depth + 1]))
-        first = np.searchsorted(tree.parents[depth + 1][order], np.arange(len(tree.sizes[depth])))
-        slot = slot[order[first]]
-    return slot
 
 
 def haar_basis(tree: PartitionTree) -> NDArray[np.float64]:

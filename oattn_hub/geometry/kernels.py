@@ -17,6 +17,8 @@ Floats = NDArray[np.floating[Any]]
 Doubles = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
+LANES = 8
+
 
 @cache
 def compiled(function: Callable[..., None]) -> Callable[..., None]:
@@ -33,7 +35,8 @@ def compiled(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def folder_values(
-    slices: Floats,
+    tensor: Floats,
+    keys_are_slices: bool,
     member_starts: Ints,
     members: Ints,
     row_weights: Doubles,
@@ -41,23 +44,77 @@ def folder_values(
     children: Ints,
     column_weights: Doubles,
     start: int,
-    out: Doubles,
+    reference: Doubles,
+    out: Floats,
 ) -> None:
-    """out[s, f, g] = weight * sum of slice s over folder ``start + f`` (rows) x folder g (columns)."""
-    n_slices, _, n_columns = slices.shape
+    """out[s, f, g] = weight * sum of slice s over folder ``start + f`` of the rows x folder g of the columns, less
+    reference[f, g].
+
+    Slices are the queries, rows the keys, or the other way round; columns are the heads.
+    """
+    n_columns = tensor.shape[2]
     n_folders = len(column_weights)
-    for s in range(n_slices):
-        for f in range(out.shape[1]):
-            row = out[s, f]
-            row[:] = 0.0
-            for member in members[member_starts[start + f] : member_starts[start + f + 1]]:
+    line_sums = np.empty(n_columns)
+    sums = np.empty((n_folders, LANES))  # several row folders side by side: the sums over children are vector code
+    for s in range(out.shape[0]):
+        for begin in range(0, out.shape[1], LANES):
+            lanes = min(LANES, out.shape[1] - begin)
+            for lane in range(lanes):
+                f = start + begin + lane
+                line_sums[:] = 0.0
+                for m in range(member_starts[f], member_starts[f + 1]):
+                    line = tensor[members[m], s] if keys_are_slices else tensor[s, members[m]]
+                    for column in range(n_columns):
+                        line_sums[column] += line[column]
                 for column in range(n_columns):
-                    row[column] += slices[s, member, column]
+                    sums[column, lane] = line_sums[column]
             for g in range(n_columns, n_folders):
-                for child in children[child_starts[g] : child_starts[g + 1]]:
-                    row[g] += row[child]
+                sums[g] = 0.0
+                for c in range(child_starts[g], child_starts[g + 1]):
+                    for lane in range(LANES):
+                        sums[g, lane] += sums[children[c], lane]
+            for lane in range(lanes):
+                weight = row_weights[start + begin + lane]
+                for g in range(n_folders):
+                    value = sums[g, lane] * weight * column_weights[g]
+                    out[s, begin + lane, g] = value - reference[begin + lane, g]
+
+
+def head_folder_values(
+    tensor: Floats,
+    member_starts: Ints,
+    members: Ints,
+    row_weights: Doubles,
+    child_starts: Ints,
+    children: Ints,
+    column_weights: Doubles,
+    start: int,
+    reference: Doubles,
+    out: Floats,
+) -> None:
+    """The same where slices are the heads, rows the queries and columns the keys: all heads at once."""
+    n_columns, n_slices = tensor.shape[1:]
+    n_folders = len(column_weights)
+    sums = np.empty((n_folders, n_slices))
+    for f in range(out.shape[1]):
+        sums[:n_columns] = 0.0
+        for m in range(member_starts[start + f], member_starts[start + f + 1]):
+            for column in range(n_columns):
+                for s in range(n_slices):
+                    sums[column, s] += tensor[members[m], column, s]
+        for g in range(n_columns, n_folders):
+            sums[g] = 0.0
+            for c in range(child_starts[g], child_starts[g + 1]):
+                for s in range(n_slices):
+                    sums[g, s] += sums[children[c], s]
+        for g in range(n_folders):
+            weight = row_weights[start + f] * column_weights[g]
+            for s in range(n_slices):
+                sums[g, s] = sums[g, s] * weight - reference[f, g]
+        for begin in range(0, n_slices, LANES):  # turned over a few slices at a time: the rest stays in the cache
             for g in range(n_folders):
-                row[g] *= row_weights[start + f] * column_weights[g]
+                for s in range(begin, min(begin + LANES, n_slices)):
+                    out[s, f, g] = sums[g, s]
 
 
 def present_folder_values(
@@ -71,89 +128,93 @@ def present_folder_values(
     start: int,
     out: Doubles,
 ) -> None:
-    """The same with missing entries: out is weight * mean over the present entries, NaN where there is none.
+    """The same with missing entries, slices on the first axis: NaN where a folder pair has none that is present.
 
-    Here the weights are those of the folders themselves, not divided by their sizes.
+    Here out is weight * mean over the present entries, and the weights are the folders' own.
     """
-    n_slices, _, n_columns = slices.shape
-    n_folders = len(column_weights)
-    counts = np.empty(n_folders)
-    for s in range(n_slices):
+    n_columns = slices.shape[2]
+    counts = np.empty(len(column_weights))
+    for s in range(out.shape[0]):
         for f in range(out.shape[1]):
             row = out[s, f]
             row[:] = 0.0
             counts[:] = 0.0
-            for member in members[member_starts[start + f] : member_starts[start + f + 1]]:
+            for m in range(member_starts[start + f], member_starts[start + f + 1]):
                 for column in range(n_columns):
-                    value = slices[s, member, column]
+                    value = slices[s, members[m], column]
                     if value == value:
                         row[column] += value
                         counts[column] += 1.0
-            for g in range(n_columns, n_folders):
-                for child in children[child_starts[g] : child_starts[g + 1]]:
-                    row[g] += row[child]
-                    counts[g] += counts[child]
-            for g in range(n_folders):
-                if counts[g] > 0.0:
-                    row[g] *= row_weights[start + f] * column_weights[g] / counts[g]
-                else:
-                    row[g] = np.nan
+            for g in range(n_columns, len(row)):
+                for c in range(child_starts[g], child_starts[g + 1]):
+                    row[g] += row[children[c]]
+                    counts[g] += counts[children[c]]
+            for g in range(len(row)):
+                weight = row_weights[start + f] * column_weights[g]
+                row[g] = row[g] * weight / counts[g] if counts[g] > 0.0 else np.nan
 
 
-def centre(values: Doubles, out: Floats) -> None:
-    """out = values less the mean row, rounded to out's precision; rows of out beyond values are left alone.
+def add_overlaps(rows: Floats, tile: int, out: Doubles) -> None:
+    """out[i, j] += sum over the columns of min(rows[i], rows[j]), i <= j; the number of rows is a multiple of 4.
 
-    Differences of rows stay the same, and what is left to round is of their size.
-    """
-    n_rows, n_columns = values.shape
-    mean = np.zeros(n_columns)
-    for i in range(n_rows):
-        for column in range(n_columns):
-            mean[column] += values[i, column]
-    for column in range(n_columns):
-        mean[column] /= n_rows
-    for i in range(n_rows):
-        for column in range(n_columns):
-            out[i, column] = values[i, column] - mean[column]
-
-
-def add_distances(rows: Floats, tile: int, out: Doubles) -> None:
-    """out[i, j] += l_1 distance of rows i <= j; the number of rows is a multiple of 4.
-
-    Blocks of 2 x 4 pairs share their loads. Within a tile sums are in the rows' precision, over tiles in float64.
+    |a - b| = a + b - 2 min(a, b), so the l_1 distance is out[i, i] + out[j, j] - 2 out[i, j], exactly 0 for equal
+    rows, and a minimum is cheaper than a difference and its magnitude. Blocks of 4 x 4 pairs share their loads: 16
+    sums in registers, which is why they are written out. Within a tile sums are in the rows' precision, over tiles
+    in float64.
     """
     n_rows, n_columns = rows.shape
     zero = rows.dtype.type(0)
     for begin in range(0, n_columns, tile):
         end = min(begin + tile, n_columns)
-        for i in range(0, n_rows, 2):
-            a0, a1 = rows[i, begin:end], rows[i + 1, begin:end]
-            for j in range(i // 4 * 4, n_rows, 4):
-                b0, b1, b2, b3 = (
-                    rows[j, begin:end],
-                    rows[j + 1, begin:end],
-                    rows[j + 2, begin:end],
-                    rows[j + 3, begin:end],
-                )
-                s00 = s01 = s02 = s03 = s10 = s11 = s12 = s13 = zero
+        for i in range(0, n_rows, 4):
+            a0, a1, a2, a3 = rows[i, begin:end], rows[i + 1, begin:end], rows[i + 2, begin:end], rows[i + 3, begin:end]
+            for j in range(i, n_rows, 4):
+                b0, b1 = rows[j, begin:end], rows[j + 1, begin:end]
+                b2, b3 = rows[j + 2, begin:end], rows[j + 3, begin:end]
+                s00 = s10 = s20 = s30 = s01 = s11 = s21 = s31 = zero
+                s02 = s12 = s22 = s32 = s03 = s13 = s23 = s33 = zero
                 for k in range(end - begin):
-                    x0, x1, y0, y1, y2, y3 = a0[k], a1[k], b0[k], b1[k], b2[k], b3[k]
-                    s00 += abs(x0 - y0)
-                    s01 += abs(x0 - y1)
-                    s02 += abs(x0 - y2)
-                    s03 += abs(x0 - y3)
-                    s10 += abs(x1 - y0)
-                    s11 += abs(x1 - y1)
-                    s12 += abs(x1 - y2)
-                    s13 += abs(x1 - y3)
-                out[i, j] += s00
-                out[i, j + 1] += s01
-                out[i, j + 2] += s02
-                out[i, j + 3] += s03
-                out[i + 1, j] += s10
-                out[i + 1, j + 1] += s11
-                out[i + 1, j + 2] += s12
-                out[i + 1, j + 3] += s13
+                    x0, x1, x2, x3 = a0[k], a1[k], a2[k], a3[k]
+                    y = b0[k]
+                    s00 += x0 if x0 < y else y
+                    s10 += x1 if x1 < y else y
+                    s20 += x2 if x2 < y else y
+                    s30 += x3 if x3 < y else y
+                    y = b1[k]
+                    s01 += x0 if x0 < y else y
+                    s11 += x1 if x1 < y else y
+                    s21 += x2 if x2 < y else y
+                    s31 += x3 if x3 < y else y
+                    y = b2[k]
+                    s02 += x0 if x0 < y else y
+                    s12 += x1 if x1 < y else y
+                    s22 += x2 if x2 < y else y
+                    s32 += x3 if x3 < y else y
+                    y = b3[k]
+                    s03 += x0 if x0 < y else y
+                    s13 += x1 if x1 < y else y
+                    s23 += x2 if x2 < y else y
+                    s33 += x3 if x3 < y else y
+                block = out[i + 0, j : j + 4]
+                block[0] += s00
+                block[1] += s01
+                block[2] += s02
+                block[3] += s03
+                block = out[i + 1, j : j + 4]
+                block[0] += s10
+                block[1] += s11
+                block[2] += s12
+                block[3] += s13
+                block = out[i + 2, j : j + 4]
+                block[0] += s20
+                block[1] += s21
+                block[2] += s22
+                block[3] += s23
+                block = out[i + 3, j : j + 4]
+                block[0] += s30
+                block[1] += s31
+                block[2] += s32
+                block[3] += s33
 
 
 def add_present_distances(rows: Doubles, out: Doubles) -> None:

@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from oattn_hub.errors import InvalidInput
-from oattn_hub.geometry.checks import Floats, as_tensor
+from oattn_hub.geometry.checks import Floats, as_tensor, has_missing
 from oattn_hub.geometry.tree import PartitionTree
 
-_BLOCK = 1 << 21  # entries filled together: bounds the memory whatever the size of the tensor
+_BLOCK = 1 << 19  # entries filled together: bounds the memory whatever the size of the tensor
 
 
 def fill_missing(X: ArrayLike, trees: Mapping[str, PartitionTree]) -> Floats:
@@ -30,7 +30,7 @@ def fill_missing(X: ArrayLike, trees: Mapping[str, PartitionTree]) -> Floats:
     [[1.0, 2.0], [2.0, 3.0]]
     """
     tensor = as_tensor(X)
-    if not np.isnan(tensor).any():
+    if not has_missing(tensor):
         return tensor
     heads = np.array(tensor).reshape(*tensor.shape[:2], -1)
     step = max(1, _BLOCK // heads[:, :, 0].size)

@@ -144,7 +144,7 @@ def test_kernels_need_no_place_to_keep_their_code(monkeypatch: pytest.MonkeyPatc
         return real(**options)
 
     monkeypatch.setattr(numba, "njit", read_only)
-    kernel = kernels.compiled.__wrapped__(kernels.centre)
-    out = np.empty((2, 1))
-    kernel(np.array([[1.0], [3.0]]), out)
-    assert out.tolist() == [[-1.0], [1.0]]
+    kernel = kernels.compiled.__wrapped__(kernels.add_present_distances)
+    out = np.zeros((2, 2))
+    kernel(np.array([[1.0, np.nan], [3.0, 5.0]]), out)
+    assert out.tolist() == [[0.0, 2.0], [0.0, 0.0]]
