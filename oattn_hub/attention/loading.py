@@ -139,11 +139,11 @@ def _load(request: _Request) -> LoadedModel:
         return _load_timm(request)
     if _looks_like_path(request.source):
         raise LoadError(f"{request.source} does not exist. Give a folder, a Hub id (owner/name) or a timm name.")
-    return _load_transformers(_pinned(request))
+    return _load_repo(request)
 
 
-def _pinned(request: _Request) -> _Request:
-    """The same request at the commit its branch points to now: one revision for all files, and for the record."""
+def _load_repo(request: _Request) -> LoadedModel:
+    """A repo on the Hub, at the commit its branch points to now: one revision for all files, and for the record."""
     from huggingface_hub import hf_hub_download
 
     first = hf_hub_download(
@@ -154,7 +154,10 @@ def _pinned(request: _Request) -> _Request:
         cache_dir=request.cache_dir,
         local_files_only=request.local_files_only,
     )
-    return _with(request, revision=Path(first).parent.name)  # the cache keeps files in snapshots/COMMIT
+    pinned = _with(request, revision=Path(first).parent.name)  # the cache keeps files in snapshots/COMMIT
+    if request.gguf_file is None and _is_timm_config(read_json(Path(first))):
+        return _load_timm(_with(pinned, source=f"hf-hub:{request.source}"))
+    return _load_transformers(pinned)
 
 
 def _load_folder(folder: Path, request: _Request) -> LoadedModel:
@@ -168,7 +171,7 @@ def _load_folder(folder: Path, request: _Request) -> LoadedModel:
     config = read_json(folder / "config.json") if request.gguf_file is None else {}
     if PRUNING_KEY in config:
         return _load_pruned(folder)
-    if "architecture" in config and "model_type" not in config:
+    if _is_timm_config(config):
         return _load_timm(_with(request, source=f"local-dir:{folder}"))
     return _load_transformers(request)
 
@@ -263,7 +266,7 @@ def _modality(model: nn.Module, library: str) -> str:
 def _processor(modality: str, source: str, options: Mapping[str, Any]) -> Any:
     import transformers
 
-    classes = {
+    classes: dict[str, Any] = {
         "text": transformers.AutoTokenizer,
         "image": transformers.AutoImageProcessor,
         "audio": transformers.AutoFeatureExtractor,
@@ -295,6 +298,10 @@ def _weights_fingerprint(model: nn.Module) -> str:
     for name, value in model.state_dict().items():
         parts += [name, value.detach().cpu().float().numpy()]
     return fingerprint(*parts)
+
+
+def _is_timm_config(config: Mapping[str, Any]) -> bool:
+    return "architecture" in config and "model_type" not in config
 
 
 def _is_timm_name(source: str) -> bool:
