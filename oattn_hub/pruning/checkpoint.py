@@ -25,12 +25,11 @@ from oattn_hub.errors import FormatError, InvalidInput, LoadError, SurgeryError
 from oattn_hub.files import read_json, sha256_file, write_json, write_text
 from oattn_hub.pruning import portable
 from oattn_hub.pruning.modeling_file import auto_map, timm_source, transformers_source
-from oattn_hub.pruning.pruned import PrunedModel
+from oattn_hub.pruning.pruned import PRUNING_KEY, PrunedModel
 from oattn_hub.pruning.surgery import CutList
 
 MANIFEST = "oattn_pruned.json"
 MODELING = "modeling_pruned.py"
-PRUNING_KEY = "oattn_pruning"
 VARIANTS = ("cut", "masked")
 _WEIGHTS = "model.safetensors"
 
@@ -115,6 +114,7 @@ def load_pruned(folder: str | Path, model: nn.Module | None = None) -> nn.Module
     cuts = config.get(PRUNING_KEY)
     if cuts is not None:
         fresh = portable.apply_cuts(fresh, cuts)  # type: ignore[no-untyped-call]
+        setattr(fresh, PRUNING_KEY, cuts)
     from safetensors.torch import load_file
 
     fresh.load_state_dict(load_file(where / _WEIGHTS))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,25 +29,17 @@ _BOOTSTRAP = 500
 Values = NDArray[np.float64]
 
 
-@dataclass(frozen=True, eq=False)
 class Evaluator:
     """Runs the masked model on the evaluation inputs and compares it with the unpruned one; counts how often."""
 
-    loaded: LoadedModel
-    sites: Sequence[HeadSite]
-    inputs: CalibrationInputs
-    task: Task
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "reference", self.task.observe(self.loaded, self.inputs))
-        object.__setattr__(self, "calls", 0)
-
-    reference: Any = None
-    calls: int = 0
+    def __init__(self, loaded: LoadedModel, sites: Sequence[HeadSite], inputs: CalibrationInputs, task: Task) -> None:
+        self.loaded, self.sites, self.inputs, self.task = loaded, sites, inputs, task
+        self.reference = task.observe(loaded, inputs)
+        self.calls = 0
 
     def without(self, heads: Sequence[Head]) -> dict[str, Values]:
         """Every metric with these heads silenced, one value an input."""
-        object.__setattr__(self, "calls", self.calls + 1)
+        self.calls += 1
         with masked_sites(self.loaded.model, self.sites, heads):
             seen = self.task.observe(self.loaded, self.inputs)
         return self.task.measure(seen, self.reference, self.inputs)
@@ -188,8 +180,7 @@ def _score_values(
         start = time.perf_counter()
         try:
             if score.name == "random":
-                several = [Subject(**{**vars_of(subject), "seed": subject.seed + draw}) for draw in range(seeds)]
-                values = [score.measure(one) for one in several]
+                values = [score.measure(replace(subject, seed=subject.seed + draw)) for draw in range(seeds)]
             else:
                 values = [score.measure(subject)]
         except InvalidInput as error:  # one score that does not apply must not cost the others
@@ -198,11 +189,6 @@ def _score_values(
         runs.append(_Run(score, values, time.perf_counter() - start))
     progress("scores", len(scores), len(scores))
     return runs, notes
-
-
-def vars_of(subject: Subject) -> dict[str, Any]:
-    """The fields a subject was made from, without what it has cached since."""
-    return {name: getattr(subject, name) for name in ("loaded", "inputs", "task", "report", "adapter", "seed")}
 
 
 def _curves(

@@ -15,9 +15,9 @@ from torch import nn
 from oattn_hub.attention import LoadedModel
 from oattn_hub.errors import FormatError, InvalidInput, LoadError
 from oattn_hub.files import read_json
-from oattn_hub.pruning.checkpoint import PRUNING_KEY, save_checkpoint
+from oattn_hub.pruning.checkpoint import save_checkpoint
 from oattn_hub.pruning.plan import PruningPlan
-from oattn_hub.pruning.pruned import PrunedModel, PruningResult
+from oattn_hub.pruning.pruned import PRUNING_KEY, PrunedModel, PruningResult
 from oattn_hub.pruning.sites import all_heads, head_sites, structure_fingerprint
 from oattn_hub.pruning.surgery import cut
 

@@ -6,7 +6,7 @@ import copy
 import statistics
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,12 +17,14 @@ from oattn_hub.attention import CalibrationInputs, LoadedModel, calibration_inpu
 from oattn_hub.errors import InvalidInput, OattnError, SurgeryError
 from oattn_hub.pruning.masks import masked_sites
 from oattn_hub.pruning.plan import PruningPlan
+from oattn_hub.pruning.portable import apply_cuts
 from oattn_hub.pruning.readout import readouts
 from oattn_hub.pruning.surgery import CutList, cut_list
 
 if TYPE_CHECKING:
     from oattn_hub.report.evaluation import EvaluationSection
 
+PRUNING_KEY = "oattn_pruning"
 # A cut model that differs from the masked one by more than this part of the output's size was cut wrongly.
 _TOLERANCE = 1e-4
 
@@ -105,23 +107,36 @@ def prune(
     """
     loaded = plan.load() if model is None else load_model(model)
     sites = plan.check(loaded.model, allow_other_weights)
+    if _cuts_of(loaded.model) is not None:
+        raise SurgeryError(
+            f"{loaded.model_id} was pruned before. Prune the original once, with the heads of both plans together."
+        )
     cuts = cut_list(loaded.model, plan.heads, plan.adapter)
-    from oattn_hub.pruning.portable import apply_cuts
-
     before = sum(p.numel() for p in loaded.model.parameters())
     smaller = loaded.model if inplace else copy.deepcopy(loaded.model)
     apply_cuts(smaller, cuts)  # type: ignore[no-untyped-call]
+    _remember(smaller, cuts)
     after = sum(p.numel() for p in smaller.parameters())
     result = PruningResult(plan.n_heads, plan.n_heads - len(plan.heads), before, after)
-    pruned = LoadedModel(**{**vars(loaded), "model": smaller})
+    pruned = replace(loaded, model=smaller)
     batches = None if inplace else _inputs(loaded, inputs)
     if batches is not None:
         with masked_sites(loaded.model, sites, plan.heads):
             expected = readouts(loaded, batches[0])
         _check_equal(expected, readouts(pruned, batches[0]))
         if measure:
-            result = PruningResult(**{**vars(result), **_measured(loaded, pruned, batches[0], batches.tokens)})
+            result = replace(result, **_measured(loaded, pruned, batches[0], batches.tokens))
     return PrunedModel(smaller, plan, cuts, result, pruned, evaluation)
+
+
+def _cuts_of(model: Any) -> Any:
+    """The cuts a model was made with; kept in its config, or on the module where there is none."""
+    return getattr(getattr(model, "config", None), PRUNING_KEY, None) or getattr(model, PRUNING_KEY, None)
+
+
+def _remember(model: Any, cuts: CutList) -> None:
+    config = getattr(model, "config", None)
+    setattr(config if hasattr(config, "to_dict") else model, PRUNING_KEY, cuts)
 
 
 def _inputs(loaded: LoadedModel, inputs: Any) -> CalibrationInputs | None:

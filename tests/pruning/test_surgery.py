@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from oattn_hub.errors import InvalidInput
+from oattn_hub.errors import InvalidInput, SurgeryError
 from oattn_hub.pruning import PruningPlan, masked
 from oattn_hub.pruning.surgery import cut, cut_list
 
@@ -120,6 +120,12 @@ def test_masking_ends_when_the_block_raises(tiny_bert: Any, ids: dict[str, torch
 def test_a_head_the_model_does_not_have(tiny_bert: Any, head: tuple[int, int], message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
         cut_list(tiny_bert, [head])
+
+
+def test_a_pruned_model_is_not_pruned_again(tiny_bert: Any) -> None:
+    once = PruningPlan.from_heads(tiny_bert, [(0, 1)]).apply(tiny_bert).model
+    with pytest.raises(SurgeryError, match="both plans"):
+        PruningPlan.from_heads(once, [(0, 1)]).apply(once)
 
 
 def test_cuts_are_plain_json(tiny_bert: Any) -> None:
