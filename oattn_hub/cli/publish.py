@@ -14,6 +14,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What to publish, where, and how."""
     parser.add_argument("folder", type=Path, help="a folder written by `oattn analyze` or `oattn prune`")
     parser.add_argument("repo_id", help="e.g. me/bert-base-uncased-heads, or an organisation's name before the slash")
+    parser.add_argument(
+        "--report", type=Path, metavar="DIR", help="the report whose evaluation a checkpoint's card shows"
+    )
     parser.add_argument("--private", action="store_true", help="if the repo is new, make it private")
     parser.add_argument("--revision", help="the branch to publish to; made if it is not there (main)")
     parser.add_argument("--create-pr", action="store_true", help="open a pull request instead of writing to the branch")
@@ -31,6 +34,7 @@ def run(args: argparse.Namespace) -> int:
     done = push_folder(
         args.folder,
         args.repo_id,
+        report=args.report,
         private=args.private or None,
         revision=args.revision,
         create_pr=args.create_pr,

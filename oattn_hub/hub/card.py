@@ -12,6 +12,7 @@ from oattn_hub.hub.readme import build_readme
 
 if TYPE_CHECKING:
     from oattn_hub.report import Report
+    from oattn_hub.report.evaluation import EvaluationSection
     from oattn_hub.report.records import HeadRecord, ModelInfo, Provenance
 
 _HUB_ID = re.compile(r"[\w-][\w.-]*/[\w.-]+", re.ASCII)
@@ -33,6 +34,7 @@ def report_readme(report: Report, figures: Iterable[Path], repo_id: str | None =
     metadata = {
         "library_name": "oattn_hub",
         **base_metadata(report.model),
+        **({"metrics": [metric.name for metric in report.evaluation.metrics]} if report.evaluation else {}),
         "tags": ["oattn_hub", "attention-head-report", "interpretability", "attention"],
         "oattn_hub": {"kind": "report", "summary": summary},
     }
@@ -49,8 +51,7 @@ def _report_values(report: Report, figures: list[str], repo_id: str | None) -> d
         "findings": report.findings(),
         "groups": [_group_values(report, name, figures) for name in report.groups],
         "figures": {"heads": f"figures/{next(name for name in figures if name.startswith('heads'))}.png"},
-        "evaluation_findings": list(report.evaluation.findings) if report.evaluation else [],
-        "evaluation_figures": section_figures("evaluation", figures),
+        "evaluation": evaluation_values(report.evaluation, figures) if report.evaluation else None,
         "theory_findings": list(report.theory.findings) if report.theory else [],
         "theory_figures": section_figures("theory", figures),
         "place": repo_id or ".",
@@ -82,6 +83,18 @@ def section_figures(section: str, figures: Iterable[str]) -> list[dict[str, str]
         {"caption": name.removeprefix(f"{section}-").replace("_", " ").capitalize(), "path": f"figures/{name}.png"}
         for name in own
     ]
+
+
+def evaluation_values(section: EvaluationSection, figures: Iterable[str]) -> dict[str, Any]:
+    """What the template of an evaluation needs."""
+    columns, rows = section.table()
+    return {
+        "findings": section.findings,
+        "metric": section.metrics[0].title,
+        "columns": columns,
+        "rows": rows,
+        "figures": section_figures("evaluation", figures),
+    }
 
 
 def base_metadata(model: ModelInfo) -> dict[str, Any]:

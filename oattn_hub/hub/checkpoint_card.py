@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from oattn_hub.cards import render
 from oattn_hub.files import read_json
-from oattn_hub.hub.card import hub_id, section_figures
+from oattn_hub.hub.card import evaluation_values, hub_id
 from oattn_hub.hub.readme import build_readme
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def checkpoint_readme(
     repo_id: str | None = None,
     license: str | None = None,
     evaluation: EvaluationSection | None = None,
-    figures: Iterable[Path] = (),
+    figures: Iterable[str] = (),
 ) -> str:
     """The README of a checkpoint repo, from its manifest, its config and what was measured."""
     config = read_json(folder / "config.json")
@@ -69,9 +69,8 @@ def checkpoint_readme(
         "how_chosen": _how_chosen(plan),
         "head_map": _head_map(plan["heads"], total, config),
         "removed_by_layer": _by_layer(plan["heads"]),
-        "evaluation_findings": list(evaluation.findings) if evaluation else [],
-        "evaluation_figures": section_figures("evaluation", [path.stem for path in figures]),
-        "cost": _flat(plan["cost"] or {}),
+        "evaluation": evaluation_values(evaluation, figures) if evaluation else None,
+        "cost": _cost(plan, evaluation),
         "provenance": _provenance(manifest, license),
     }
     return build_readme(metadata, render("checkpoint.md.j2", values))
@@ -87,8 +86,45 @@ def _task(manifest: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _results(manifest: Mapping[str, Any], repo_id: str | None, evaluation: EvaluationSection | None) -> dict[str, Any]:
-    """The measured values in the form that the Hub's metadata and its client know."""
-    return {}
+    """The measured value in the form that the Hub's metadata and its client know."""
+    from huggingface_hub import EvalResult, ModelCardData
+
+    cost = manifest["plan"]["cost"]
+    if not cost:
+        return {}
+    result = EvalResult(
+        task_type=_task(manifest).get("pipeline_tag", "other"),
+        dataset_type="custom",
+        dataset_name=_inputs_of(cost, evaluation),
+        metric_type=cost["metric"],
+        metric_name=cost["title"],
+        metric_value=cost["after"],
+    )
+    name = repo_id or manifest["plan"]["model_id"] or manifest["class"]
+    data: Any = ModelCardData(model_name=name.split("/")[-1], eval_results=[result])
+    return {"metrics": [cost["metric"]], "model-index": data.to_dict()["model-index"]}
+
+
+def _cost(plan: Mapping[str, Any], evaluation: EvaluationSection | None) -> dict[str, str] | None:
+    """What the removal was measured to cost; the interval is that of the nearest measured fraction, if there is one."""
+    cost = plan["cost"]
+    if not cost:
+        return None
+    values = {name: f"{cost[name]:.4g}" for name in ("before", "after")}
+    interval = ""
+    if evaluation and plan["score"] in {score.name for score in evaluation.scores}:
+        curve = evaluation.score(plan["score"]).curves.get(cost["metric"])
+        share = len(plan["heads"]) / plan["n_heads"]
+        nearest = min(range(len(evaluation.fractions)), key=lambda i: abs(evaluation.fractions[i] - share))
+        if curve and abs(evaluation.fractions[nearest] - share) < 0.01:
+            interval = f"{curve.low[nearest]:.4g} to {curve.high[nearest]:.4g}"
+    return {"title": cost["title"], **values, "interval": interval, "inputs": _inputs_of(cost, evaluation)}
+
+
+def _inputs_of(cost: Mapping[str, Any], evaluation: EvaluationSection | None) -> str:
+    if evaluation and evaluation.evaluation_fingerprint == cost["inputs"]:
+        return evaluation.evaluation
+    return f"inputs with the SHA-256 {cost['inputs'][:16]}…"
 
 
 def _snippets(manifest: Mapping[str, Any], config: Mapping[str, Any], place: str) -> dict[str, str]:
@@ -152,12 +188,6 @@ def _head_map(heads: list[list[int]], total: int, config: Mapping[str, Any]) -> 
     width = len(str(layers - 1))
     lines = ("".join("X" if (layer, head) in gone else "·" for head in range(per_layer)) for layer in range(layers))
     return "\n".join(f"{layer:>{width}}  {line}" for layer, line in enumerate(lines))
-
-
-def _flat(cost: Mapping[str, Any]) -> list[tuple[str, str]]:
-    return [
-        (name.replace("_", " "), value if isinstance(value, str) else json.dumps(value)) for name, value in cost.items()
-    ]
 
 
 def _provenance(manifest: Mapping[str, Any], license: str | None) -> list[tuple[str, str]]:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 _REPO_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*", re.ASCII)
 _ADVICE = "Check the network and HF_ENDPOINT, then run the same command again; nothing was lost."
+MAX_PAUSE_SECONDS = 30  # asked to wait longer, we say so instead of waiting in silence
 FIRST_ANSWER_SECONDS = 10.0  # how long the first request may take, before the network counts as down
 
 
@@ -113,7 +114,9 @@ def explain(error: BaseException, doing: str, repo_id: str, api: HfApi) -> Oattn
     if isinstance(error, (RuntimeError, ValueError)) and error.__cause__ is not None:  # an upload, finally refused
         return explain(error.__cause__, doing, repo_id, api)
     if isinstance(error, ConnectionError) or _is_transport_error(error):
-        return HubUnavailable(f"{failed}: no connection to {api.endpoint}. {_ADVICE}")
+        # A Xet upload that a Hub does not know comes as a plain ConnectionError.
+        xet = " (for a local Hub with --large-files lfs set HF_HUB_DISABLE_XET=1)" if is_local(api.endpoint) else ""
+        return HubUnavailable(f"{failed}: no connection to {api.endpoint}{xet}. {_ADVICE}")
     return None
 
 
@@ -143,7 +146,9 @@ def is_passing(error: BaseException) -> bool:
     from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
 
     if isinstance(error, HfHubHTTPError):
-        return error.response.status_code in (408, 429, 500, 502, 503, 504)
+        wait = error.response.headers.get("Retry-After", "")
+        patient = not wait.isdecimal() or int(wait) <= MAX_PAUSE_SECONDS
+        return patient and error.response.status_code in (408, 429, 500, 502, 503, 504)
     if isinstance(error, (RuntimeError, ValueError)) and error.__cause__ is not None:
         return is_passing(error.__cause__)
     return (isinstance(error, ConnectionError) and not isinstance(error, OfflineModeIsEnabled)) or _is_transport_error(

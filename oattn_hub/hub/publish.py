@@ -20,7 +20,6 @@ from oattn_hub.files import write_text
 from oattn_hub.hub.client import FIRST_ANSWER_SECONDS, check_repo_id, explain, explained, is_local, is_passing, open_api
 from oattn_hub.hub.content import ContentId, content_ids
 from oattn_hub.hub.readme import merge_readme
-from oattn_hub.progress import Progress, silent
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
@@ -93,7 +92,6 @@ def publish_folder(
     parent_commit: str | None = None,
     token: str | bool | None = None,
     endpoint: str | None = None,
-    progress: Progress = silent,
 ) -> Publication:
     """Publish all files of ``folder`` (``kind`` is "report" or "checkpoint") in one commit.
 
@@ -105,7 +103,6 @@ def publish_folder(
     order = _Order(folder, repo_id, kind, revision or "main", message, create_pr)
     failure: BaseException | None = None
     for attempt in range(ATTEMPTS):
-        progress("publish", attempt, ATTEMPTS)
         if failure is not None:
             time.sleep(_pause(failure, attempt))
         try:
@@ -211,7 +208,7 @@ def _check_ours(order: _Order, local: dict[str, ContentId], head: ModelInfo) -> 
 
 
 def _kind_of(head: ModelInfo) -> str | None:
-    mark = (head.card_data or {}).get("oattn_hub") or {}
+    mark = head.card_data.get("oattn_hub") if head.card_data else None
     return mark.get("kind") if isinstance(mark, dict) else None
 
 
@@ -240,7 +237,7 @@ def _is_stale(error: BaseException) -> bool:
 
 
 def _pause(failure: BaseException, attempt: int) -> float:
-    """Seconds to wait: what the Hub asks for if that is short, else 1, 2, 4."""
+    """Seconds to wait: what the Hub asks for, else 1, 2, 4."""
     response = getattr(failure, "response", None)
     asked = response.headers.get("Retry-After", "") if response is not None else ""
-    return min(float(asked), 30.0) if asked.isdecimal() else 2.0 ** (attempt - 1)
+    return float(asked) if asked.isdecimal() else 2.0 ** (attempt - 1)

@@ -22,6 +22,7 @@ from oattn_hub.hub.inspect import check_file
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
     from huggingface_hub.hf_api import RepoSibling
+    from torch import nn
 
     from oattn_hub.report import Report
 
@@ -66,12 +67,14 @@ def load_report(folder_or_repo: str | Path, **options: Any) -> Report:
     return Report.load(resolve_folder(folder_or_repo, needs="report.json", **options))
 
 
-def from_pretrained(folder_or_repo: str | Path, *, trust_remote_code: bool = False, **options: Any) -> Any:
-    """Load a pruned checkpoint from a folder or a repo; ``options`` are those of :func:`pull`."""
+def from_pretrained(folder_or_repo: str | Path, *, model: nn.Module | None = None, **options: Any) -> nn.Module:
+    """Load a pruned checkpoint from a folder or a repo, in eval mode; no code that comes with it is run.
+
+    ``model`` is a fresh, uncut instance for a class that only you know; ``options`` are those of :func:`pull`.
+    """
     from oattn_hub.pruning import load_pruned
 
-    folder = resolve_folder(folder_or_repo, needs="config.json", trust_remote_code=trust_remote_code, **options)
-    return load_pruned(folder)
+    return load_pruned(resolve_folder(folder_or_repo, needs="config.json", **options), model)
 
 
 def copy_to(folder: Path, target: Path) -> Path:
@@ -119,7 +122,8 @@ def _from_hub(api: HfApi, want: _Want) -> Path:
     for path in files:
         check_file(folder / path)
     # By the cache's documented layout: so that the branch is found without a network, too.
-    write_text(folder.parents[1] / "refs" / (want.revision or "main"), str(info.sha))
+    if want.revision != info.sha:
+        write_text(folder.parents[1] / "refs" / (want.revision or "main"), str(info.sha))
     return folder
 
 
@@ -128,7 +132,7 @@ def _from_cache(api: HfApi, want: _Want) -> Path:
     from huggingface_hub.errors import LocalEntryNotFoundError
 
     wanted = [f"*{suffix}" for suffix in _suffixes(want)]
-    place = {"revision": want.revision, "cache_dir": want.cache_dir}
+    place: dict[str, Any] = {"revision": want.revision, "cache_dir": want.cache_dir}
     try:
         folder = Path(api.snapshot_download(want.repo_id, allow_patterns=wanted, local_files_only=True, **place))
     except LocalEntryNotFoundError as error:

@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from oattn_hub.errors import FormatError, InvalidInput
-from oattn_hub.files import read_json, write_json, write_text
+from oattn_hub.files import atomic_path, read_json, write_json, write_text
 from oattn_hub.hub.card import report_readme
 from oattn_hub.hub.checkpoint_card import checkpoint_readme
 from oattn_hub.hub.content import content_ids
@@ -50,17 +50,19 @@ def push_checkpoint(
     *,
     variant: str = "cut",
     license: str | None = None,
+    evaluation: EvaluationSection | None = None,
     commit_message: str | None = None,
     dry_run: str | Path | None = None,
     **options: Any,
 ) -> Publication:
     """Publish a pruned checkpoint in one commit: weights, config, plan, modeling file and card.
 
-    ``license`` is the base model's, if its card does not say it. Other options as for :func:`push_report`.
+    ``license`` is the base model's, if its card does not say it; ``evaluation`` (``report.evaluation``) is what the
+    card compares with. Other options as for :func:`push_report`.
     """
     with _folder(dry_run) as folder:
         pruned.save_pretrained(folder, variant=variant)
-        write_checkpoint_card(folder, repo_id, license, pruned.evaluation)
+        write_checkpoint_card(folder, repo_id, license, evaluation or pruned.evaluation)
         message = commit_message or _message(read_json(folder / _MANIFEST))
         return _publish(folder, repo_id, "checkpoint", message, dry_run, options)
 
@@ -69,11 +71,15 @@ def push_folder(
     source: str | Path,
     repo_id: str,
     *,
+    report: str | Path | None = None,
     commit_message: str | None = None,
     dry_run: str | Path | None = None,
     **options: Any,
 ) -> Publication:
-    """Publish a folder that ``report.save`` or ``pruned.save_pretrained`` wrote."""
+    """Publish a folder that ``report.save`` or ``pruned.save_pretrained`` wrote.
+
+    ``report`` is the folder of the report that a checkpoint's card takes its evaluation from.
+    """
     if kind_of(Path(source)) == "report":
         return push_report(_load_report(source), repo_id, commit_message=commit_message, dry_run=dry_run, **options)
     from oattn_hub.pruning import read_manifest
@@ -81,7 +87,8 @@ def push_folder(
     manifest = read_manifest(Path(source))  # a checkpoint that was changed since is not published
     with _folder(dry_run) as folder:
         shutil.copytree(source, folder, dirs_exist_ok=True)
-        write_checkpoint_card(folder, repo_id)
+        evaluation = _load_report(report).evaluation if report is not None else None
+        write_checkpoint_card(folder, repo_id, evaluation=evaluation)
         return _publish(folder, repo_id, "checkpoint", commit_message or _message(manifest), dry_run, options)
 
 
@@ -109,10 +116,26 @@ def write_checkpoint_card(
     evaluation: EvaluationSection | None = None,
 ) -> Path:
     """Add the card, and what was measured, to a checkpoint's folder."""
+    from oattn_hub.report.evaluation import EvaluationSection
+    from oattn_hub.report.plot import render, section_figures
+
     manifest = read_json(folder / _MANIFEST)
+    if evaluation is None and (folder / _EVALUATION).is_file():  # saved with the checkpoint
+        evaluation = EvaluationSection.from_json(read_json(folder / _EVALUATION))
     license = license or _license_of(manifest["plan"]["source"])
+    figures = section_figures("evaluation", evaluation)
+    for figure in figures:
+        with atomic_path(folder / "figures" / f"{figure.name}.png") as draft:
+            draft.write_bytes(render(figure))
+    if evaluation is not None:
+        write_json(folder / _EVALUATION, evaluation.to_json())
     readme = checkpoint_readme(
-        folder, _without_local_paths(folder, manifest), repo_id=repo_id, license=license, evaluation=evaluation
+        folder,
+        _without_local_paths(folder, manifest),
+        repo_id=repo_id,
+        license=license,
+        evaluation=evaluation,
+        figures=[figure.name for figure in figures],
     )
     write_text(folder / "README.md", readme)
     return folder / "README.md"

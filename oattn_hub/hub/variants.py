@@ -34,7 +34,7 @@ def list_variants(base_model: str, *, token: str | bool | None = None, endpoint:
 
 
 def _variant(model: Any, base_model: str) -> Variant:
-    mark = (model.card_data or {}).get("oattn_hub")
+    mark = model.card_data.get("oattn_hub") if model.card_data else None
     mark = mark if isinstance(mark, dict) else {}
     modified = model.last_modified.isoformat() if model.last_modified else None
     kind, summary = str(mark.get("kind", "unknown")), str(mark.get("summary", ""))

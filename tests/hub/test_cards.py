@@ -12,10 +12,13 @@ from huggingface_hub import ModelCard
 
 from oattn_hub.cards import render
 from oattn_hub.errors import FormatError, InvalidInput
+from oattn_hub.files import read_json, write_json
 from oattn_hub.hub import card_of, push_report, write_card
 from oattn_hub.hub.card import hub_id, report_readme
 from oattn_hub.hub.checkpoint_card import _head_map
 from oattn_hub.hub.local import LocalHub
+from oattn_hub.hub.push import write_checkpoint_card
+from oattn_hub.report.evaluation import Curve, EvaluationSection, MetricInfo, ScoreResult
 
 if TYPE_CHECKING:
     from oattn_hub.report import Report
@@ -103,6 +106,46 @@ def test_a_card_without_a_network(folder: Path, report: Report, tmp_path: Path) 
     assert (path.parent / "figures/heads.png").exists()
     with pytest.raises(FormatError, match="neither a report"):
         card_of(tmp_path)
+
+
+@pytest.fixture
+def evaluation() -> EvaluationSection:
+    """A measured section with two scores, as ``oattn evaluate`` makes it."""
+    curve = Curve((0.0, 0.02, 0.1), (0.0, 0.01, 0.08), (0.0, 0.03, 0.12))
+    worse = Curve((0.0, 0.05, 0.2), (0.0, 0.04, 0.15), (0.0, 0.06, 0.25))
+    scores = tuple(
+        ScoreResult(name, name.capitalize(), "", "free", 1.0, (0.1, 0.2), {"divergence": c}, 0.04, 0.03, 0.05)
+        for name, c in (("haar", curve), ("random", worse))
+    )
+    metric = MetricInfo("divergence", "divergence | from the whole model", False, False, 0.0)
+    return EvaluationSection(
+        (metric,), (0.0, 0.25, 0.5), ((0, 0), (0, 1)), scores, 5, 20, "w", "text A", "text B", "a" * 64, "b" * 64
+    )
+
+
+def test_the_card_of_a_checkpoint_shows_what_it_costs(tmp_path: Path, evaluation: EvaluationSection) -> None:
+    cost = {"metric": "divergence", "title": "divergence", "before": 0.0, "after": 0.02, "inputs": "b" * 64}
+    plan = {
+        "heads": [[0, 1]], "n_heads": 4, "structure": "s", "model_id": "someone/base", "source": "someone/base",
+        "revision": "c" * 40, "score": "haar", "chosen_by": {"fraction": 0.25}, "evaluations": 9, "cost": cost,
+    }  # fmt: skip
+    result = {"heads_before": 4, "heads_after": 3, "parameters_before": 100, "parameters_after": 90}
+    manifest = {"variant": "cut", "library": "transformers", "class": "BertForMaskedLM", "oattn_hub": "1"}
+    write_json(tmp_path / "oattn_pruned.json", {**manifest, "plan": plan, "result": result})
+    write_json(tmp_path / "config.json", {"auto_map": {"AutoModelForMaskedLM": "m.P"}})
+    write_checkpoint_card(tmp_path, "me/small", "mit", evaluation)
+    card = ModelCard.load(tmp_path / "README.md")
+    (measured,) = card.data.eval_results
+    assert (measured.metric_type, measured.metric_value, measured.dataset_name) == ("divergence", 0.02, "text B")
+    assert (card.data.pipeline_tag, card.data.base_model) == ("fill-mask", "someone/base")
+    assert "95 % interval over inputs is 0.01 to 0.03" in card.text
+    assert "ranked by the score `haar` and chosen by fraction 0.25, after evaluating 9 masked models" in card.text
+    assert "| Random | 0.0500 | 0.2000 |" in card.text
+    assert 'AutoModelForMaskedLM.from_pretrained("me/small", trust_remote_code=True)' in card.text
+    for path in re.findall(r"!\[[^\]]+\]\(([^)]+)\)", card.text):
+        assert (tmp_path / path).exists()
+    assert (tmp_path / "figures").is_dir()
+    assert EvaluationSection.from_json(read_json(tmp_path / "evaluation.json")) == evaluation
 
 
 def test_the_map_of_heads() -> None:

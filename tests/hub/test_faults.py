@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from huggingface_hub import HfApi
 
-from oattn_hub.errors import HubError
+from oattn_hub.errors import HubAuthError, HubConflict, HubError, HubUnavailable
 from oattn_hub.hub import publish_folder, pull
 from oattn_hub.hub.content import content_ids
 from oattn_hub.hub.local import LocalHub
@@ -69,6 +69,32 @@ def test_a_hub_that_dies_in_the_middle_is_finished_by_a_second_run(
         broken.faults.clear()
         publish(hub, token, folder)
         check_state(hub, token, folder)
+
+
+@pytest.mark.usefixtures("no_pauses")
+@pytest.mark.parametrize(
+    ("status", "kind", "words"),
+    [
+        (402, HubError, "storage is full"),
+        (403, HubAuthError, "may not write there"),
+        (409, HubConflict, "somebody else changed it"),
+        (413, HubError, "storage is full"),
+        (429, HubUnavailable, "too many requests"),
+        (500, HubUnavailable, "the Hub fails"),
+        (507, HubError, "storage is full"),
+    ],
+)
+def test_a_refused_commit_in_plain_words(
+    failing_hub: Start, token_for: Callable[..., str], folder: Path, status: int, kind: type[HubError], words: str
+) -> None:
+    hub, plan = failing_hub("hub")
+    publish(hub, token_for(hub), folder)
+    (folder / "report.json").write_text("{}")
+    plan.faults = dict.fromkeys(range(len(plan.requests) + 1, 500), status)  # all but the first look at the head
+    with pytest.raises(kind, match=words):
+        publish(hub, token_for(hub), folder)
+    plan.faults = {}
+    assert publish(hub, token_for(hub), folder).changed
 
 
 @pytest.mark.usefixtures("no_pauses")

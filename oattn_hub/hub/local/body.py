@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import BinaryIO
+from email.message import Message
+from io import BufferedIOBase
 
 from oattn_hub.hub.local.faults import Fault
 
@@ -11,7 +11,7 @@ from oattn_hub.hub.local.faults import Fault
 class RequestBody:
     """Reads exactly one request's bytes, so that the next request on the connection starts where it should."""
 
-    def __init__(self, stream: BinaryIO, headers: Mapping[str, str]) -> None:
+    def __init__(self, stream: BufferedIOBase, headers: Message) -> None:
         self._stream = stream
         self._chunked = headers.get("Transfer-Encoding", "").lower() == "chunked"
         self._left = 0 if self._chunked else _length(headers)  # of the body, or of the present chunk
@@ -47,7 +47,7 @@ class RequestBody:
                 pass
 
 
-def _length(headers: Mapping[str, str]) -> int:
+def _length(headers: Message) -> int:
     value = headers.get("Content-Length", "0")
     if not value.isdecimal():
         raise Fault(400, f"Content-Length {value!r} is not a number")

@@ -189,7 +189,7 @@ def repo_url(hub: LocalHub, repo_type: str, repo_id: str) -> str:
 
 
 def _info(repo: Repo, commit: Commit, card: dict[str, Any], full: bool, blobs: bool) -> dict[str, Any]:
-    brief = {
+    brief: dict[str, Any] = {
         "_id": repo.state.id,
         "id": repo.state.id,
         "modelId": repo.state.id,

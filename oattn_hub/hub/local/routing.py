@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from email.message import Message
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import parse_qs, unquote
@@ -41,7 +42,7 @@ class Request:
     method: str
     path: str  # still URL-quoted
     query: Mapping[str, list[str]]
-    headers: Mapping[str, str]
+    headers: Message
     body: Body
     account: Account | None
     parts: Mapping[str, str] = field(default_factory=dict)  # what the route's pattern matched, unquoted
