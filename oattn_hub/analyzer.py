@@ -144,8 +144,9 @@ def _capture(
 ) -> AttentionStore:
     from oattn_hub.attention import capture_inputs
 
-    options = {"adapter": call.adapter, "resume": True, "progress": progress}
-    return capture_inputs(loaded, inputs, run.attention, call.kinds, **options)
+    return capture_inputs(
+        loaded, inputs, run.attention, call.kinds, progress=progress, adapter=call.adapter, resume=True
+    )
 
 
 def _organise(

@@ -169,7 +169,7 @@ def _group_figures(group: GroupResult, kind: str) -> Iterator[PlannedFigure]:
         return Panel(partial(draw, group=group, **options), projection)
 
     extremes = {"lowest": int(np.argmin(group.ranks)), "highest": int(np.argmax(group.ranks))}
-    picked = {name: dict(zip(("layer", "head"), group.head_keys()[i], strict=True)) for name, i in extremes.items()}
+    picked = {name: group.head_keys()[index] for name, index in extremes.items()}
     yield PlannedFigure("heads", (7, 4), (panel(figures.draw_heads),))
     yield PlannedFigure("batches", (8, 3.5), (panel(figures.draw_batches),))
     for name, size, projection in (("diffusion", (11, 4.6), None), ("diffusion-3d", (11, 4.8), "3d")):
@@ -179,10 +179,11 @@ def _group_figures(group: GroupResult, kind: str) -> Iterator[PlannedFigure]:
     yield PlannedFigure("affinity", (6, 5), (panel(figures.draw_affinity),))
     yield PlannedFigure("tree", (9, 4), (panel(figures.draw_tree),))
     yield PlannedFigure("haar-basis", (6, 5), (panel(figures.draw_haar_basis),))
-    expansions = tuple(panel(figures.draw_coefficients, **head) for head in picked.values())
+    expansions = tuple(panel(figures.draw_coefficients, layer=layer, head=head) for layer, head in picked.values())
     yield PlannedFigure("coefficients", (11, 3.6), expansions)
-    for name, head in picked.items():
-        views = tuple(panel(figures.draw_attention, organised=o, kind=kind, **head) for o in (False, True))
+    for name, (layer, head) in picked.items():
+        place: dict[str, Any] = {"layer": layer, "head": head, "kind": kind}
+        views = tuple(panel(figures.draw_attention, organised=organised, **place) for organised in (False, True))
         yield PlannedFigure(f"attention-{name}", (10, 4.2), views)
     yield PlannedFigure("network", (7, 4), (panel(figures.draw_network),))
     yield PlannedFigure("table", (7, 2.1), (panel(figures.draw_table),))

@@ -63,7 +63,7 @@ class Report:
         """The group of that name; the name may be left out if there is only one."""
         if name is None and len(self.groups) == 1:
             return next(iter(self.groups.values()))
-        if name not in self.groups:
+        if name is None or name not in self.groups:
             raise InvalidInput(f"No group {name!r} in this report; choose one of {', '.join(self.groups)}.")
         return self.groups[name]
 
