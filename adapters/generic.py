@@ -19,7 +19,13 @@ class GenericAdapter(Adapter):
 
     name = "generic"
     description = "any model whose attention modules are called so and have a head count; heads cannot be cut"
-    groups = {"*cross*": "cross", "*encoder_attn*": "cross", "*decoder*": "decoder", "*": "encoder"}
+    groups = {
+        "*cross*": "cross",
+        "*encoder_attn*": "cross",
+        "*decoder*": "decoder",
+        "*encoder*": "encoder",
+        "*": "self",  # which of the two it is, a module's name does not say
+    }
 
     def claims(self, model: nn.Module) -> int:
         """Nothing: it serves only when no family does."""

@@ -31,14 +31,16 @@ class TimmViTAdapter(Adapter):
     """Plain vision transformers of timm."""
 
     name = "timm_vit"
-    description = "timm's plain vision transformers: vit, deit, deit3, beit, eva02, dinov2/3, naflexvit"
+    description = "timm's plain vision transformers: vit, deit, deit3, beit, eva02, dinov2/3, siglip, naflexvit"
     modules = {
         "timm.layers.attention.Attention": "fused",
         "timm.layers.attention.AttentionRope": "fused",
+        "timm.layers.attention_pool.AttentionPoolLatent": "pool",
         "timm.models.beit.Attention": "fused",
         "timm.models.eva.EvaAttention": "eva",
         "timm.models.vision_transformer_relpos.RelPosAttention": "fused",
     }
+    groups = {"*attn_pool*": "pool", "*": "encoder"}
     layout = {
         "fused": HeadLayout(
             output=HeadAxis("proj", "in"),
@@ -59,5 +61,11 @@ class TimmViTAdapter(Adapter):
             counts=_COUNTS,
             behaviours=("fixed_width",),
             joint_norms=("norm",),
+        ),
+        "pool": HeadLayout(
+            output=HeadAxis("proj", "in"),
+            projections=(HeadAxis("q", "out", ("q",)), HeadAxis("kv", "out", ("k", "v"))),
+            counts=_COUNTS,
+            behaviours=("fixed_width",),
         ),
     }

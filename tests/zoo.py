@@ -326,6 +326,7 @@ SPECIMENS = [
     _timm("timm-vit", "timm_vit", LAYERS, "vit_tiny_patch16_224", 32, **SMALL_VIT),
     _timm("timm-deit", "timm_vit", LAYERS, "deit_tiny_distilled_patch16_224", 32, **SMALL_VIT),
     _timm("timm-deit3", "timm_vit", LAYERS, "deit3_small_patch16_224", 32, **SMALL_VIT),
+    _timm("timm-siglip", "timm_vit", LAYERS + 1, "vit_base_patch16_siglip_224", 32, **SMALL_VIT),
     _timm("timm-beit", "timm_vit", LAYERS, "beit_base_patch16_224", 32, **SMALL_VIT),
     _timm("timm-eva02", "timm_vit", LAYERS, "eva02_tiny_patch14_224", 32, **SMALL_VIT),
     _timm("timm-relpos", "timm_vit", LAYERS, "vit_relpos_small_patch16_224", 32, **SMALL_VIT),

@@ -285,9 +285,11 @@ def _checked_sites(model: nn.Module, adapter: Adapter) -> list[AttentionSite]:
         raise CaptureError("A compiled model's attention cannot be seen. Capture the module that was compiled.")
     sites = adapter.sites(model)
     if not sites:
-        left_out = "; ".join(f"{name} is {reason}" for name, reason in adapter.not_attention(model).items())
+        left_out = adapter.not_attention(model)
+        first = next((f", first {name}: {reason}" for name, reason in left_out.items()), "")
         raise CaptureError(
-            f"{type(model).__qualname__} has no attention between tokens ({left_out}), so there is nothing to capture."
+            f"{type(model).__qualname__} has no attention between tokens, so there is nothing to capture "
+            f"({len(left_out)} modules were left out{first})."
         )
     return sites
 
