@@ -36,6 +36,7 @@ TITLES = {
 }
 # model -> inputs the scores see, inputs the curves are measured on, inputs the budget is checked on, tokens
 SIZES = {"minilm": (8, 40, 120, 64), "smollm": (3, 6, 8, 64), "vit": (24, 200, 400, 64)}
+QUICK = {"minilm": (6, 12, 40, 48), "smollm": (2, 2, 3, 48), "vit": (12, 100, 300, 64)}
 
 
 def wheel(package: str, inside: str = "") -> Path:
@@ -174,7 +175,10 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="+", choices=tuple(TITLES))
     parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--quick", action="store_true", help="fewer inputs: a minute or two a model, wide intervals")
     arguments = parser.parse_args()
+    if arguments.quick:
+        SIZES.update(QUICK)
     for name in arguments.models:
         write_json(RESULTS / f"pruning-{name}.json", run(name, arguments.data))
         print(describe(name, read_json(RESULTS / f"pruning-{name}.json")))

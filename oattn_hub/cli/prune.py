@@ -67,7 +67,10 @@ def _plan(args: argparse.Namespace, progress: Any) -> Any:
 
 
 def _cut(args: argparse.Namespace, plan: Any) -> dict[str, Any]:
-    pruned = plan.apply(args.model)
+    from oattn_hub.report import Report
+
+    evaluation = None if args.report.is_file() else Report.load(args.report).evaluation
+    pruned = plan.apply(args.model, evaluation=evaluation)
     pruned.save_pretrained(args.out, variant=args.variant)
     if not args.json:
         console().print(str(pruned.result), markup=False)

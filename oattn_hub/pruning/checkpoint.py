@@ -4,6 +4,7 @@
 ``model.safetensors``    the weights (sharded for large models)
 ``config.json``          the original config with the list of cuts under ``oattn_pruning``
 ``modeling_pruned.py``   applies the cuts, for ``trust_remote_code=True`` and for timm; needs only torch
+``evaluation.json``      what removing heads was measured to cost, if the pruned model came with it
 ``oattn_pruned.json``    the plan, what it saved, and the SHA-256 of the files above
 =======================  =========================================================================================
 
@@ -30,6 +31,7 @@ from oattn_hub.pruning.surgery import CutList
 
 MANIFEST = "oattn_pruned.json"
 MODELING = "modeling_pruned.py"
+EVALUATION = "evaluation.json"
 VARIANTS = ("cut", "masked")
 _WEIGHTS = "model.safetensors"
 
@@ -58,6 +60,8 @@ def save_checkpoint(
         _save_module(pruned, folder, state, variant, dict(model_args or {}))
     if pruned.loaded.processor is not None:
         pruned.loaded.processor.save_pretrained(folder)
+    if pruned.evaluation is not None:
+        write_json(folder / EVALUATION, pruned.evaluation.to_json())
     names = sorted(path.name for path in folder.iterdir() if path.suffix in (".safetensors", ".json", ".py"))
     manifest = {
         "schema": 1,

@@ -178,7 +178,7 @@ class _NarrowReshapes(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
     def corrected(self, numel, shape):
-        if -1 in shape and shape[-2] == self.n_heads and shape[-1] in self.changes:  # (..., heads, width // heads)
+        if -1 in shape[:-1] and shape[-2] == self.n_heads and shape[-1] in self.changes:  # (..., heads, width // heads)
             return (*shape[:-1], self.head_dim)
         if _fits(numel, shape):
             return shape

@@ -239,6 +239,7 @@ def test_command_line(report: Report, bert: Any, tmp_path: Path, capsys: pytest.
     assert main(["prune", str(folder), "--fraction", "0.25", "--out", str(out), "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
     assert printed["result"]["heads_after"] == 9
+    assert EvaluationSection.from_json(json.loads((out / "evaluation.json").read_text())) == section
     with torch.no_grad():
         assert load_model(out).model(**batches(1)[0])[0].shape == (1, 16, 32)
     assert main(["prune", str(folder)]) == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import random
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 from oattn_hub.attention import load_model
 from oattn_hub.errors import SurgeryError
 from oattn_hub.pruning import PruningPlan, load_pruned, masked
+from oattn_hub.pruning.portable import apply_cuts
 from oattn_hub.pruning.pruned import prune
 from oattn_hub.pruning.sites import all_heads, head_sites, shared_layers
 from oattn_hub.pruning.surgery import cut
@@ -55,9 +57,13 @@ def test_cut_equals_masked(specimen: Any) -> None:
     assert torch.equal(said(model, inputs), before), "masking left a trace"
     assert not torch.equal(expected, before), "masking did nothing"
     smaller = copy.deepcopy(model)
-    cut(smaller, heads)
+    cuts = cut(smaller, heads)
     assert (said(smaller, inputs) - expected).abs().max() <= 1e-5
     assert torch.equal(said(copy.deepcopy(smaller), inputs), said(smaller, inputs))
+    rebuilt, _ = specimen.build()
+    apply_cuts(rebuilt, json.loads(json.dumps(cuts)))
+    rebuilt.load_state_dict(smaller.state_dict())
+    assert torch.equal(said(rebuilt, inputs), said(smaller, inputs)), "what a checkpoint would load differs"
     n_parameters = [sum(p.numel() for p in m.parameters()) for m in (model, smaller)]
     assert n_parameters[1] < n_parameters[0]
 
