@@ -7,6 +7,7 @@ Nothing is imported from there; a tree is a list of levels from the root, each a
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -27,7 +28,7 @@ class Result:
     emd_seconds: float = 0.0
 
 
-def questionnaire(X: Array, n_iters: int = 3) -> Result:
+def questionnaire(X: Array, n_iters: int = 3, clock: Callable[[], float] = time.perf_counter) -> Result:
     result = Result()
     for axis in (0, 1):
         slices = np.moveaxis(X, axis, 0).reshape(X.shape[axis], -1)
@@ -36,9 +37,9 @@ def questionnaire(X: Array, n_iters: int = 3) -> Result:
         result.trees[axis] = flexible_tree(np.clip(inner / np.outer(norms, norms), 0, 1))
     for _ in range(n_iters):
         for axis in (2, 0, 1):
-            began = time.perf_counter()
+            began = clock()
             distances = emd(X, result.trees, axis)
-            result.emd_seconds += time.perf_counter() - began
+            result.emd_seconds += clock() - began
             result.trees[axis] = flexible_tree(np.exp(-distances / np.median(distances)))
     return result
 
@@ -79,7 +80,20 @@ def flexible_tree(affinity: Array) -> Tree:
         clusters = join(members @ between @ members.T)
         tree.insert(0, [np.concatenate([tree[0][child] for child in cluster]) for cluster in clusters])
         t *= 2
-    return tree
+    return in_order(tree, vectors[:, 1])
+
+
+def in_order(tree: Tree, vector: Array) -> Tree:
+    """Siblings by falling mean of the first non-trivial eigenvector, its entry of largest magnitude positive."""
+    vector = vector * np.sign(vector[np.argmax(np.abs(vector))])
+    ordered = [tree[0]]
+    for level in tree[1:]:
+        below = []
+        for parent in ordered[-1]:
+            children = [folder for folder in level if folder[0] in parent]
+            below += sorted(children, key=lambda folder: -vector[folder].mean())
+        ordered.append(below)
+    return ordered
 
 
 def join(distances: Array) -> list[list[int]]:

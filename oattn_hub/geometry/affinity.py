@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from oattn_hub.geometry.checks import Floats, as_tensor, at_least, axis_index, has_missing
+from oattn_hub.geometry.checks import Floats, as_tensor, as_tensor_with_gaps, at_least, axis_index
 
 _BLOCK = 1 << 19  # entries looked at together: bounds the memory whatever the size of the tensor
 
@@ -28,10 +28,10 @@ def cosine_affinity(X: ArrayLike, axis: str | int = 0, *, zero_is_missing: bool 
            [1., 1., 0.],
            [0., 0., 1.]])
     """
-    tensor = as_tensor(X)
+    tensor, missing = as_tensor_with_gaps(X)
     position = axis_index(axis, tensor.ndim)
     n = tensor.shape[position]
-    whole = not zero_is_missing and not has_missing(tensor)
+    whole = not (missing or zero_is_missing)
     inner, squares = np.zeros((n, n)), np.zeros((n, n))
     for block in _blocks(tensor, position):
         if whole:

@@ -16,6 +16,11 @@ Floats = NDArray[np.floating[Any]]
 
 def as_tensor(X: ArrayLike, ndims: tuple[int, ...] = (2, 3), name: str = "X") -> Floats:
     """``X`` as a float array of finite or missing (NaN) entries, without a copy where none is needed."""
+    return as_tensor_with_gaps(X, ndims, name)[0]
+
+
+def as_tensor_with_gaps(X: ArrayLike, ndims: tuple[int, ...] = (2, 3), name: str = "X") -> tuple[Floats, bool]:
+    """The same, and whether any entry is missing."""
     array = np.asarray(X)
     if array.dtype not in (np.float32, np.float64):
         if array.dtype.kind not in "fiub":
@@ -29,15 +34,12 @@ def as_tensor(X: ArrayLike, ndims: tuple[int, ...] = (2, 3), name: str = "X") ->
             raise InvalidInput(
                 f"The {AXES[axis]} axis of {name} is empty (shape {array.shape}). Give at least one entry."
             )
-    if not _all_finite(array) and np.isinf(array).any():
+    if _all_finite(array):
+        return array, False
+    if np.isinf(array).any():
         where = tuple(int(i) for i in np.argwhere(np.isinf(array))[0])
         raise InvalidInput(f"{name} is infinite at {where}. Masked entries are NaN here: replace infinities by NaN.")
-    return array
-
-
-def has_missing(tensor: Floats) -> bool:
-    """Whether any entry is missing (NaN)."""
-    return not _all_finite(tensor) and bool(np.isnan(tensor).any())
+    return array, bool(np.isnan(array).any())
 
 
 def _all_finite(array: Floats) -> bool:

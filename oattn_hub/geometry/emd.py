@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from oattn_hub.errors import InvalidInput
 from oattn_hub.geometry import kernels
-from oattn_hub.geometry.checks import AXES, Floats, as_tensor, at_least, axis_index, has_missing, one_of
+from oattn_hub.geometry.checks import AXES, Floats, as_tensor_with_gaps, at_least, axis_index, one_of
 from oattn_hub.geometry.tree import PartitionTree
 
 PRECISIONS = ("auto", "float32", "float64")
@@ -120,7 +120,7 @@ def tree_emd(
     at_least("alpha", alpha, 0)
     at_least("beta", beta, 0)
     one_of("precision", precision, PRECISIONS)
-    tensor = as_tensor(X)
+    tensor, missing = as_tensor_with_gaps(X)
     position = axis_index(axis, tensor.ndim)
     folders = [
         Folders.of(_tree_of(trees, other, tensor.shape), alpha, beta)
@@ -130,7 +130,7 @@ def tree_emd(
     if tensor.ndim == 2:  # a matrix is a tensor of one head
         tensor = tensor[:, :, None]
         folders.append(Folders.of(PartitionTree([[0]]), alpha, beta))
-    if has_missing(tensor):
+    if missing:
         return _distances_with_gaps(_SlicesWithGaps(tensor, position, *folders))
     return _distances(_Slices(np.ascontiguousarray(tensor), position, *folders), precision)
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from oattn_hub.errors import InvalidInput
-from oattn_hub.geometry.checks import AXES, Floats, as_tensor, at_least, one_of
+from oattn_hub.geometry.checks import AXES, Floats, at_least, one_of
 from oattn_hub.geometry.haar import haar_basis, haar_functions, haar_transform, inverse_haar_transform, trees_by_axis
 from oattn_hub.geometry.missing import fill_missing
 from oattn_hub.geometry.tree import PartitionTree
@@ -87,7 +87,7 @@ def expansion(
 ) -> Expansion:
     """The chosen Haar coefficients of ``X`` on ``axes`` (Figure 4 plots them in this order)."""
     one_of("selection", selection, SELECTIONS)
-    tensor = fill_missing(as_tensor(X), _named(trees, axes))
+    tensor = fill_missing(X, _named(trees, axes))
     pairs = trees_by_axis({name: _named(trees, axes)[name] for name in axes}, tensor.shape)
     supports = [haar_functions(tree).supports for _, tree in pairs]
     if m is not None:
@@ -180,7 +180,7 @@ def sparse_approximation(X: ArrayLike, trees: TreesByName, m: int) -> tuple[NDAr
     """
     at_least("m", m, 1)
     axes = AXES[: np.ndim(X)]
-    tensor = fill_missing(as_tensor(X), _named(trees, axes))
+    tensor = fill_missing(X, _named(trees, axes))
     by_axis = {name: trees[name] for name in axes}
     coefficients = haar_transform(tensor, by_axis)
     flat = coefficients.ravel()
@@ -195,7 +195,7 @@ def sparse_approximation(X: ArrayLike, trees: TreesByName, m: int) -> tuple[NDAr
 def approximation_errors(X: ArrayLike, trees: TreesByName, counts: Sequence[int]) -> NDArray[np.float64]:
     """Relative l_2 error of ``X`` rebuilt from its m largest Haar coefficients, for each m in ``counts``."""
     axes = AXES[: np.ndim(X)]
-    tensor = fill_missing(as_tensor(X), _named(trees, axes))
+    tensor = fill_missing(X, _named(trees, axes))
     squares = np.sort(haar_transform(tensor, {name: trees[name] for name in axes}).ravel() ** 2)
     left = np.concatenate([[0.0], np.cumsum(squares)])[::-1]
     places = np.clip(np.asarray(counts, dtype=np.intp), 0, len(squares))

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from oattn_hub.errors import InvalidInput
-from oattn_hub.geometry.checks import Floats, as_tensor, has_missing
+from oattn_hub.geometry.checks import Floats, as_tensor_with_gaps
 from oattn_hub.geometry.tree import PartitionTree
 
 _BLOCK = 1 << 19  # entries filled together: bounds the memory whatever the size of the tensor
@@ -29,8 +29,8 @@ def fill_missing(X: ArrayLike, trees: Mapping[str, PartitionTree]) -> Floats:
     >>> fill_missing([[1.0, np.nan], [2.0, 3.0]], {"query": two, "key": two}).tolist()
     [[1.0, 2.0], [2.0, 3.0]]
     """
-    tensor = as_tensor(X)
-    if not has_missing(tensor):
+    tensor, missing = as_tensor_with_gaps(X)
+    if not missing:
         return tensor
     heads = np.array(tensor).reshape(*tensor.shape[:2], -1)
     step = max(1, _BLOCK // heads[:, :, 0].size)
