@@ -155,11 +155,14 @@ class _Slices:
         # size of the differences, so that float32 keeps as many of their digits as it can.
         few = np.take(tensor, np.linspace(0, self.n - 1, min(self.n, _FEW)).astype(int), axis)
         self.typical = few.mean(axis=axis, dtype=np.float64)[None]
+        # A power of two, which changes no digit, brings any tensor into the range of float32.
+        size = np.abs(self.typical).mean()
+        self.scale = float(2.0 ** -np.round(np.log2(size))) if size > 0 else 1.0
         self.rows, self.columns = rows, columns
         self.folders = (
             rows.member_starts,
             rows.members,
-            rows.weights / rows.sizes,
+            rows.weights / rows.sizes * self.scale,
             columns.child_starts,
             columns.children,
             columns.weights / columns.sizes,
@@ -217,7 +220,7 @@ def _distances(slices: _Slices, precision: str) -> NDArray[np.float64]:
 
     sums = np.sum(_shared_out(slices, share), axis=0)[: slices.n, : slices.n]
     own = np.diag(sums)
-    upper = np.triu(np.maximum(own[:, None] + own[None, :] - 2.0 * sums, 0.0), 1)
+    upper = np.triu(np.maximum(own[:, None] + own[None, :] - 2.0 * sums, 0.0), 1) / slices.scale
     return np.asarray(upper + upper.T)
 
 

@@ -98,6 +98,13 @@ def test_float32_sums_and_threads_change_next_to_nothing(monkeypatch: pytest.Mon
     assert np.array_equal(tree_emd(X, trees, "query"), tree_emd(X, trees, "query", precision="float32"))
 
 
+@pytest.mark.parametrize("size", [1e-45, 1e45])
+def test_float32_has_the_range_of_the_tensor(size: float) -> None:
+    X, trees = random_case(4, 3)
+    expected = tree_emd(X, trees, "head", precision="float64") * size
+    np.testing.assert_allclose(tree_emd(X * size, trees, "head", precision="float32"), expected, rtol=1e-4)
+
+
 def test_float32_input_is_summed_in_float64() -> None:
     X, trees = random_case(3, 3)
     single = X.astype(np.float32)
