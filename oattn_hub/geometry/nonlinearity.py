@@ -81,7 +81,7 @@ def _tanh_first(x: Float) -> Float:
 
 
 def _tanh_second(x: Float) -> Float:
-    return -2 * np.tanh(x) * (1 - np.tanh(x) ** 2)
+    return np.asarray(-2 * np.tanh(x) * (1 - np.tanh(x) ** 2))
 
 
 EXP = Nonlinearity("exp", np.exp, np.exp, np.exp)

@@ -69,7 +69,7 @@ class Paraproduct:
     @property
     def relative_residual(self) -> Float:
         """The norm of the residual over the norm of A(f), one number for each head."""
-        return np.linalg.norm(self.residual, axis=(0, 1)) / np.linalg.norm(self.value, axis=(0, 1))
+        return np.asarray(np.linalg.norm(self.residual, axis=(0, 1)) / np.linalg.norm(self.value, axis=(0, 1)))
 
     def terms_at(self, query_scale: int, key_scale: int) -> Pair:
         """The A' and the A'' term of one pair of scales, each shaped like f."""

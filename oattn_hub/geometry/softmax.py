@@ -261,5 +261,5 @@ def _in_token_order(tensor: Float, organised: tuple[OrganisedHead, ...]) -> Floa
     """Undo each head's own organisation."""
     result = np.empty_like(tensor)
     for i, head in enumerate(organised):
-        result[np.ix_(head.query_order, head.key_order, [i])] = tensor[:, :, i : i + 1]
+        result[head.query_order[:, None], head.key_order, i] = tensor[:, :, i]
     return result

@@ -6,7 +6,7 @@ import base64
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -54,15 +54,15 @@ class Picture:
     kind: str
     codes: str
 
-    @classmethod
-    def pair(cls, left: Float, right: Float, kind: str) -> tuple[Self, Self]:
+    @staticmethod
+    def pair(left: Float, right: Float, kind: str) -> tuple[Picture, Picture]:
         """Two pictures on one scale."""
         small = [display_matrix(matrix[:, :, None], kind, side=_PICTURE_SIDE) for matrix in (left, right)]
         low, high = value_range(*small)
 
-        def picture(matrix: Float) -> Self:
+        def picture(matrix: Float) -> Picture:
             codes = base64.b64encode(encode(matrix, low, high).tobytes()).decode()
-            return cls(matrix.shape[1], matrix.shape[2], float(low[0]), float(high[0]), kind, codes)
+            return Picture(matrix.shape[1], matrix.shape[2], float(low[0]), float(high[0]), kind, codes)
 
         return picture(small[0]), picture(small[1])
 
