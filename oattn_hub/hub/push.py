@@ -115,20 +115,20 @@ def write_checkpoint_card(
     license: str | None = None,
     evaluation: EvaluationSection | None = None,
 ) -> Path:
-    """Add the card, and what was measured, to a checkpoint's folder."""
+    """Add the card to a checkpoint's folder; ``evaluation`` serves where the folder has none of its own."""
     from oattn_hub.report.evaluation import EvaluationSection
     from oattn_hub.report.plot import render, section_figures
 
     manifest = read_json(folder / _MANIFEST)
-    if evaluation is None and (folder / _EVALUATION).is_file():  # saved with the checkpoint
+    if (folder / _EVALUATION).is_file():  # saved with the checkpoint
         evaluation = EvaluationSection.from_json(read_json(folder / _EVALUATION))
+    elif evaluation is not None:
+        write_json(folder / _EVALUATION, evaluation.to_json())
     license = license or _license_of(manifest["plan"]["source"])
     figures = section_figures("evaluation", evaluation)
     for figure in figures:
         with atomic_path(folder / "figures" / f"{figure.name}.png") as draft:
             draft.write_bytes(render(figure))
-    if evaluation is not None:
-        write_json(folder / _EVALUATION, evaluation.to_json())
     readme = checkpoint_readme(
         folder,
         _without_local_paths(folder, manifest),
