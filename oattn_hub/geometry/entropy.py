@@ -85,25 +85,35 @@ def expansion(
     *,
     constant: bool = True,
 ) -> Expansion:
-    """The chosen Haar coefficients of ``X`` on ``axes`` (Figure 4 plots them in this order)."""
+    """The chosen Haar coefficients of ``X`` (Figure 4 plots them in this order).
+
+    Args:
+        X, trees, m, selection, constant: As in ``head_entropies``.
+        axes: query and key for the bi-Haar coefficients of every head, all three for the tri-Haar ones.
+    """
     one_of("selection", selection, SELECTIONS)
-    tensor = fill_missing(X, _named(trees, axes))
-    pairs = trees_by_axis({name: _named(trees, axes)[name] for name in axes}, tensor.shape)
-    supports = [haar_functions(tree).supports for _, tree in pairs]
+    if tuple(axes) not in (AXES[:2], AXES):
+        raise InvalidInput(f"axes={tuple(axes)} is not known. Valid values are {AXES[:2]} and {AXES}.")
     if m is not None:
         at_least("m", m, 1)
+    tensor = fill_missing(X, _named(trees, axes))
+    by_axis = {name: trees[name] for name in axes}
+    used = [tree for _, tree in trees_by_axis(by_axis, tensor.shape)]
+    supports = [haar_functions(tree).supports for tree in used]
     if selection == "leading":
-        chosen = _leading([_notebook_order(tree) for _, tree in pairs], m)
+        chosen = _leading([_notebook_order(tree) for tree in used], m)
     else:
         chosen = _of_largest_support(supports, m)
     if not constant:
         chosen = chosen[chosen.any(axis=1)]
-    if m is None:
-        values = haar_transform(tensor, dict(zip(axes, (tree for _, tree in pairs), strict=True)))[tuple(chosen.T)]
-    else:
-        values = _coefficients(tensor, [tree for _, tree in pairs], chosen)
-    sizes = np.prod([support[chosen[:, axis]] for axis, support in enumerate(supports)], axis=0, dtype=np.int64)
-    return Expansion(functions=chosen, supports=sizes, coefficients=values)
+    whole = m is None
+    values = haar_transform(tensor, by_axis)[tuple(chosen.T)] if whole else _coefficients(tensor, used, chosen)
+    return Expansion(functions=chosen, supports=_sizes(supports, chosen), coefficients=values)
+
+
+def _sizes(supports: list[NDArray[np.intp]], functions: NDArray[np.intp]) -> NDArray[np.int64]:
+    """(m,) support of each tensor function: the product over the axes."""
+    return np.prod([support[functions[:, axis]] for axis, support in enumerate(supports)], axis=0, dtype=np.int64)
 
 
 def _named(trees: TreesByName, axes: Sequence[str]) -> TreesByName:
@@ -129,8 +139,7 @@ def _of_largest_support(supports: list[NDArray[np.intp]], m: int | None) -> NDAr
         starts = np.repeat(np.cumsum(counts) - counts, counts)
         places = np.column_stack([np.repeat(places, counts, axis=0), np.arange(counts.sum()) - starts])
     functions = np.stack([rank[places[:, axis]] for axis, rank in enumerate(ranked)], axis=1)
-    sizes = np.prod([support[functions[:, axis]] for axis, support in enumerate(supports)], axis=0, dtype=np.int64)
-    order = np.lexsort((*functions.T[::-1], -sizes))
+    order = np.lexsort((*functions.T[::-1], -_sizes(supports, functions)))
     return functions[order[:limit]]
 
 

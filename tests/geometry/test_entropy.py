@@ -137,6 +137,8 @@ def test_wrong_arguments_are_named() -> None:
         head_entropies(X, trees, selection="best")
     with pytest.raises(InvalidInput, match="no tree for the key axis, only for query"):
         head_entropies(X, {"query": trees["query"]})
+    with pytest.raises(InvalidInput, match="axes=\\('key',\\) is not known"):
+        expansion(X, trees, ("key",))
     with pytest.raises(InvalidInput, match="m=0"):
         head_entropies(X, trees, m=0)
     with pytest.raises(InvalidInput, match="p=0"):
