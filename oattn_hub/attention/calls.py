@@ -17,7 +17,7 @@ from torch import Tensor
 from oattn_hub.attention.masks import MaskTrace
 
 # Blocks of this many bytes stay near the processor's cache; larger ones were slower.
-_BLOCK_BYTES = 16 << 20
+_BLOCK_BYTES = 8 << 20
 
 
 @dataclass(frozen=True)

@@ -345,3 +345,45 @@ def test_torch_fast_path_stays_on_and_padding_stays_out() -> None:
     assert len(calls) == 4  # two layers, two calls
     for kind in KINDS:
         assert np.allclose(store.tensor(0, kind), store.tensor(1, kind), atol=1e-5)
+
+
+def test_xlnet_query_stream_is_a_group_of_its_own(zoo: Any) -> None:
+    model, inputs = zoo.BY_NAME["xlnet"].build()
+    target = torch.zeros(1, 2, 12)
+    target[0, 0, 10] = target[0, 1, 11] = 1
+    hidden = torch.zeros(1, 12, 12)
+    hidden[:, :, 10:] = 1  # the two targets are seen by nobody
+    with torch.no_grad(), capture(model, KINDS) as store:
+        model(**inputs, perm_mask=hidden, target_mapping=target)
+    assert store.groups == ["decoder", "query_stream"]
+    assert store.shape(0, "query_stream") == store.shape(0, "decoder") == (12, 12, 8)
+    assert store.heads("query_stream") == store.heads("decoder")
+    assert np.isnan(store.tensor(0, "logits", "query_stream")[:, 10:]).all()
+    assert np.isfinite(store.tensor(0, "scores", "query_stream")).all()
+
+
+def test_a_forward_that_others_have_replaced_stays_theirs(bert: Built) -> None:
+    model, inputs = bert
+    attention = model.encoder.layer[0].attention
+    original = attention.forward
+    theirs = lambda *args, **kwargs: original(*args, **kwargs)  # noqa: E731 - as accelerate does it
+    attention.forward = theirs
+    with torch.no_grad(), capture(model) as store:
+        model(**inputs)
+    assert attention.forward is theirs
+    assert store.n_batches == 1
+
+
+def test_transformer_xl_sees_its_memory(zoo: Any) -> None:
+    from oattn_hub.models.transfo_xl import TransfoXLConfig, TransfoXLModel
+
+    sizes = {"d_model": 32, "d_embed": 32, "n_head": 4, "d_head": 8, "d_inner": 48, "n_layer": 2}
+    model = TransfoXLModel(TransfoXLConfig(vocab_size=60, cutoffs=[20], div_val=1, **sizes, mem_len=6)).eval()
+    with torch.no_grad(), capture(model, KINDS) as store:
+        first = model(input_ids=torch.randint(3, 60, (1, 8)))
+        model(input_ids=torch.randint(3, 60, (1, 8)), mems=first.mems)
+    queries, keys, heads = store.shape(1)
+    assert (queries, heads) == (8, 8)
+    assert keys > queries
+    assert np.isfinite(store.tensor(1, "scores")).all()
+    assert np.allclose(store.tensor(1, "probs").sum(axis=1), 1, atol=1e-5)
