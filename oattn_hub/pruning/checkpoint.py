@@ -117,7 +117,7 @@ def load_pruned(folder: str | Path, model: nn.Module | None = None) -> nn.Module
     fresh = model if model is not None else _fresh_module(where, config, manifest)
     cuts = config.get(PRUNING_KEY)
     if cuts is not None:
-        fresh = portable.apply_cuts(fresh, cuts)  # type: ignore[no-untyped-call]
+        fresh = portable.apply_cuts(fresh, cuts)
         setattr(fresh, PRUNING_KEY, cuts)
     from safetensors.torch import load_file
 
@@ -134,7 +134,7 @@ def inflate(state: Mapping[str, torch.Tensor], cuts: CutList) -> dict[str, torch
         small = full[cut["tensor"]]
         shape = list(small.shape)
         shape[cut["axis"]] = cut["size"]
-        index = torch.tensor(portable.indices(cut["ranges"]), device=small.device)  # type: ignore[no-untyped-call]
+        index = torch.tensor(portable.indices(cut["ranges"]), device=small.device)
         full[cut["tensor"]] = small.new_zeros(shape).index_copy(cut["axis"], index, small)
     return full
 
@@ -169,7 +169,7 @@ def _load_transformers(folder: Path, manifest: Mapping[str, Any]) -> nn.Module:
     def build(self: Any, config: Any, *args: Any, **kwargs: Any) -> None:
         base.__init__(self, config, *args, **kwargs)
         if cuts := getattr(config, PRUNING_KEY, None):
-            portable.apply_cuts(self, cuts)  # type: ignore[no-untyped-call]
+            portable.apply_cuts(self, cuts)
 
     model = type(base.__name__, (base,), {"__init__": build}).from_pretrained(folder)  # type: ignore[attr-defined]
     model.__class__ = base  # the subclass was only there to cut before the weights came

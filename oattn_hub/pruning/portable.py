@@ -12,22 +12,26 @@ pruned checkpoint, so that the checkpoint loads where oattn_hub is not installed
 Model paths are those of the class that was pruned; ``prefix`` is cut off them for its base model.
 """
 
+from __future__ import annotations
+
 import copy
 import inspect
 import itertools
 import math
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
 
-def apply_cuts(model, cuts, prefix=""):
+def apply_cuts(model: nn.Module, cuts: dict[str, Any], prefix: str = "") -> nn.Module:
     """Apply a list of cuts to ``model`` in place and return it."""
     if cuts.get("version") != 1:
         raise ValueError(f"The list of cuts has version {cuts.get('version')!r}; this file reads version 1.")
 
-    def find(path):
+    def find(path: str) -> Any:
         return model.get_submodule(path.removeprefix(prefix))
 
     for cut in cuts["keep"]:
@@ -49,12 +53,12 @@ def apply_cuts(model, cuts, prefix=""):
     return model
 
 
-def indices(ranges):
+def indices(ranges: Iterable[Sequence[int]]) -> list[int]:
     """The single indices of half-open ranges, in order."""
     return [index for start, stop in ranges for index in range(start, stop)]
 
 
-def _keep(module, name, axis, ranges):
+def _keep(module: Any, name: str, axis: int, ranges: Sequence[Sequence[int]]) -> None:
     tensor, kept = getattr(module, name), indices(ranges)
     shape = list(tensor.shape)
     shape[axis] = len(kept)
@@ -75,33 +79,33 @@ def _keep(module, name, axis, ranges):
 class _Selection:
     """Index positions that follow the data to its device."""
 
-    def __init__(self, positions):
+    def __init__(self, positions: Iterable[int]) -> None:
         self.positions = list(positions)
-        self.tensors = {}
+        self.tensors: dict[torch.device, torch.Tensor] = {}
 
-    def __call__(self, tensor, axis):
+    def __call__(self, tensor: torch.Tensor, axis: int) -> torch.Tensor:
         if tensor.device not in self.tensors:
             self.tensors[tensor.device] = torch.tensor(self.positions, device=tensor.device)
         return tensor.index_select(axis, self.tensors[tensor.device])
 
-    def __deepcopy__(self, memo):
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Selection:
         return _Selection(self.positions)
 
 
-def repeat_features(module, ranges):
+def repeat_features(module: nn.Module, ranges: Sequence[Sequence[int]]) -> None:
     """Let a projection hand out a feature several times: one key/value head for uneven groups of queries."""
     module.register_forward_hook(_RepeatFeatures(_Selection(indices(ranges))))
 
 
 class _RepeatFeatures:
-    def __init__(self, select):
+    def __init__(self, select: _Selection) -> None:
         self.select = select
 
-    def __call__(self, module, args, output):
+    def __call__(self, module: nn.Module, args: Any, output: torch.Tensor) -> torch.Tensor:
         return self.select(output, output.dim() - 1)
 
 
-def select_head_argument(module, argument, kept, n_heads):
+def select_head_argument(module: nn.Module, argument: str, kept: Sequence[int], n_heads: int) -> None:
     """Pick the kept heads of a forward argument that comes with a plane for every head of the uncut layer."""
     position = list(inspect.signature(module.forward).parameters).index(argument)
     hook = _SelectArgument(argument, position, _Selection(kept), n_heads)
@@ -109,17 +113,17 @@ def select_head_argument(module, argument, kept, n_heads):
 
 
 class _SelectArgument:
-    def __init__(self, argument, position, select, n_heads):
+    def __init__(self, argument: str, position: int, select: _Selection, n_heads: int) -> None:
         self.argument, self.position, self.select, self.n_heads = argument, position, select, n_heads
 
-    def __call__(self, module, args, kwargs):
+    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self.argument in kwargs:
             kwargs = {**kwargs, self.argument: self.chosen(kwargs[self.argument])}
         elif self.position < len(args):
             args = (*args[: self.position], self.chosen(args[self.position]), *args[self.position + 1 :])
         return args, kwargs
 
-    def chosen(self, planes):
+    def chosen(self, planes: torch.Tensor | None) -> torch.Tensor | None:
         if planes is None or self.n_heads == 1:
             return planes
         if planes.dim() == 4:  # (batch, head, query, key); one plane serves all heads
@@ -127,22 +131,22 @@ class _SelectArgument:
         return self.select(planes.unflatten(0, (-1, self.n_heads)), 1).flatten(0, 1)  # (batch * head, query, key)
 
 
-def _specialise(module, **members):
+def _specialise(module: Any, **members: Any) -> Any:
     """Give one module a subclass of its own class; a deep copy of the module keeps it."""
     base = type(module)
     module.__class__ = type(base.__name__, (base,), {"__module__": base.__module__, **members})
     return base
 
 
-def share_position_bias(module, kept):
+def share_position_bias(module: nn.Module, kept: Sequence[int]) -> None:
     """Use the kept heads of a position bias that the layers pass on to each other, and pass on the whole (T5)."""
     select = _Selection(kept)
 
-    def compute_bias(self, *args, **kwargs):
+    def compute_bias(self: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
         self.full_position_bias = base.compute_bias(self, *args, **kwargs)
         return select(self.full_position_bias, 1)
 
-    def forward(self, *args, position_bias=None, **kwargs):
+    def forward(self: Any, *args: Any, position_bias: torch.Tensor | None = None, **kwargs: Any) -> Any:
         self.full_position_bias = position_bias
         own = None if position_bias is None else select(position_bias, 1)
         output, _, *rest = base.forward(self, *args, position_bias=own, **kwargs)
@@ -152,11 +156,11 @@ def share_position_bias(module, kept):
     base = _specialise(module, compute_bias=compute_bias, forward=forward)
 
 
-def narrow_reshapes(module, widths, n_heads, head_dim):
+def narrow_reshapes(module: nn.Module, widths: dict[str, int], n_heads: int, head_dim: int) -> None:
     """Correct reshapes to the module's input width, where a forward takes it for the width of all its heads."""
     changes = {int(wide): narrow for wide, narrow in widths.items()}
 
-    def forward(self, *args, **kwargs):
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         with _NarrowReshapes(changes, n_heads, head_dim):
             return base.forward(self, *args, **kwargs)
 
@@ -166,18 +170,18 @@ def narrow_reshapes(module, widths, n_heads, head_dim):
 class _NarrowReshapes(TorchFunctionMode):
     """Touches only reshapes that would fail, and those that leave one size open and so would go wrong in silence."""
 
-    def __init__(self, changes, n_heads, head_dim):
+    def __init__(self, changes: dict[int, int], n_heads: int, head_dim: int) -> None:
         super().__init__()
         self.changes, self.n_heads, self.head_dim = changes, n_heads, head_dim
 
-    def __torch_function__(self, func, types, args=(), kwargs=None):
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in (torch.Tensor.reshape, torch.Tensor.view) and not kwargs and len(args) > 1:
             shape = args[1:] if isinstance(args[1], int) else tuple(args[1])
             if all(isinstance(size, int) for size in shape):
                 args = (args[0], *self.corrected(args[0].numel(), shape))
         return func(*args, **(kwargs or {}))
 
-    def corrected(self, numel, shape):
+    def corrected(self, numel: int, shape: tuple[int, ...]) -> tuple[int, ...]:
         if -1 in shape[:-1] and shape[-2] == self.n_heads and shape[-1] in self.changes:  # (..., heads, width // heads)
             return (*shape[:-1], self.head_dim)
         if _fits(numel, shape):
@@ -191,18 +195,27 @@ class _NarrowReshapes(TorchFunctionMode):
         return shape
 
 
-def _fits(numel, shape):
+def _fits(numel: int, shape: tuple[int, ...]) -> bool:
     known = math.prod(size for size in shape if size != -1)
     return known == numel if -1 not in shape else known > 0 and numel % known == 0
 
 
-def cut_multihead(module, n_heads, head_dim):
+def cut_multihead(module: Any, n_heads: int, head_dim: int) -> None:
     """Run ``nn.MultiheadAttention`` with fewer heads than its width would give."""
     # The encoder layer's fast path reads these and would not see the cut.
     module._qkv_same_embed_dim, module.packed = False, module._qkv_same_embed_dim
 
-    def forward(self, query, key, value, key_padding_mask=None, need_weights=True, attn_mask=None,
-                average_attn_weights=True, is_causal=False):  # fmt: skip
+    def forward(
+        self: Any,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        key_padding_mask: torch.Tensor | None = None,
+        need_weights: bool = True,
+        attn_mask: torch.Tensor | None = None,
+        average_attn_weights: bool = True,
+        is_causal: bool = False,
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
         batched = query.dim() == 3
         if not batched:
             query, key, value = query.unsqueeze(0), key.unsqueeze(0), value.unsqueeze(0)
@@ -225,7 +238,7 @@ def cut_multihead(module, n_heads, head_dim):
     _specialise(module, forward=forward)
 
 
-def _project(module, query, key, value):
+def _project(module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> list[torch.Tensor]:
     linear = nn.functional.linear
     biases = module.in_proj_bias.chunk(3) if module.in_proj_bias is not None else (None, None, None)
     if module.packed:
@@ -235,24 +248,30 @@ def _project(module, query, key, value):
     return [linear(x, w, b) for x, w, b in zip((query, key, value), weights, biases)]  # noqa: B905
 
 
-def _merge_masks(attn_mask, key_padding_mask, query):
-    total = None
-    for mask, shape in ((attn_mask, None), (key_padding_mask, (-1, 1, 1))):
-        if mask is None:
-            continue
-        if mask.dtype == torch.bool:
-            mask = torch.zeros_like(mask, dtype=query.dtype).masked_fill(mask, -math.inf)
-        if shape is not None:
-            mask = mask[:, None, None, :]
-        elif mask.dim() == 3:
-            mask = mask.unflatten(0, (query.shape[0], -1))
-            if mask.shape[1] not in (1, query.shape[1]):
+def _merge_masks(
+    attn_mask: torch.Tensor | None, key_padding_mask: torch.Tensor | None, query: torch.Tensor
+) -> torch.Tensor | None:
+    """What is added to the scores (batch, head, query, key)."""
+    merged = None
+    if attn_mask is not None:
+        merged = _additive(attn_mask, query)
+        if merged.dim() == 3:  # (batch * head, query, key)
+            merged = merged.unflatten(0, (query.shape[0], -1))
+            if merged.shape[1] not in (1, query.shape[1]):
                 raise ValueError("A mask with one plane a head does not fit a module whose heads were cut.")
-        total = mask if total is None else total + mask
-    return total
+    if key_padding_mask is not None:
+        padding = _additive(key_padding_mask, query)[:, None, None, :]
+        merged = padding if merged is None else merged + padding
+    return merged
 
 
-BEHAVIOURS = {
+def _additive(mask: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
+    if mask.dtype != torch.bool:
+        return mask
+    return torch.zeros_like(mask, dtype=query.dtype).masked_fill(mask, -math.inf)
+
+
+BEHAVIOURS: dict[str, Any] = {
     "repeat_features": repeat_features,
     "select_head_argument": select_head_argument,
     "share_position_bias": share_position_bias,

@@ -114,7 +114,7 @@ def prune(
     cuts = cut_list(loaded.model, plan.heads, plan.adapter)
     before = sum(p.numel() for p in loaded.model.parameters())
     smaller = loaded.model if inplace else copy.deepcopy(loaded.model)
-    apply_cuts(smaller, cuts)  # type: ignore[no-untyped-call]
+    apply_cuts(smaller, cuts)
     _remember(smaller, cuts)
     after = sum(p.numel() for p in smaller.parameters())
     result = PruningResult(plan.n_heads, plan.n_heads - len(plan.heads), before, after)

@@ -69,7 +69,7 @@ class HeadSite:
         found = self.find(self.layout.output.path)
         weight = found if not hasattr(found, "weight") else found.weight
         axis = weight_axis(found, self.layout.output.axis)
-        return indices(self.ranges(self.layout.output, weight.shape[axis], sorted(heads), ()))  # type: ignore[no-untyped-call, no-any-return]
+        return indices(self.ranges(self.layout.output, weight.shape[axis], sorted(heads), ()))
 
     def ranges(self, axis: HeadAxis, size: int, kept: Sequence[int], kept_kv: Sequence[int]) -> list[tuple[int, int]]:
         """Index ranges of the kept heads along ``axis`` of length ``size``."""

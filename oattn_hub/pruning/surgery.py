@@ -38,7 +38,7 @@ def cut(model: nn.Module, heads: Collection[Head], adapter: Adapter | str | None
     from oattn_hub.pruning.portable import apply_cuts
 
     cuts = cut_list(model, heads, adapter)
-    apply_cuts(model, cuts)  # type: ignore[no-untyped-call]
+    apply_cuts(model, cuts)
     return cuts
 
 
