@@ -26,6 +26,7 @@ Float = NDArray[np.float64]
 
 _FEWEST = 8  # an octave with fewer coefficients says little about the largest one; left out where others remain
 _CONFIDENCE = 0.95
+_ROUNDING = 1e-13  # differences below this share of the largest entry are not the function's own
 
 
 @dataclass(frozen=True)
@@ -79,12 +80,12 @@ def holder_exponent(
         raise InvalidInput(
             f"f has shape {array.shape}, the trees have {points} points. Give one tree for each axis of f."
         )
-    along, mixed = (
-        (_by_steps, _by_mixed_steps) if method == "coefficients" else (_by_differences, _by_mixed_differences)
-    )
+    along = _by_steps if method == "coefficients" else _by_differences
     if array.ndim == 1:
         return along(array[:, None], trees[0])
-    return mixed(array, *trees, (along(array, trees[0]), along(array.T, trees[1])))
+    mixed = _by_mixed_steps if method == "coefficients" else _by_mixed_differences
+    query_tree, key_tree = trees
+    return mixed(array, query_tree, key_tree, (along(array, query_tree), along(array.T, key_tree)))
 
 
 # Largest steps ---------------------------------------------------------------------------------------------------
@@ -100,7 +101,7 @@ def _by_steps(f: Float, tree: PartitionTree) -> HolderFit:
         steps.append(np.abs(averages[scale + 1] - scales.spread(averages[scale], scale, axis=0))[kept].max(axis=1))
         shares.append(share[kept])
     share, step = np.concatenate(shares), np.concatenate(steps)
-    return _fit_largest(share, step, _octave(share))
+    return _fit_largest(share, _without_rounding(step, f), _octave(share))
 
 
 def _by_mixed_steps(
@@ -118,7 +119,8 @@ def _by_mixed_steps(
             steps.append(np.abs(means[k + 1] - keys.spread(means[k], k, axis=1))[:, kept].ravel())
             shares.append(np.multiply.outer(query_share, key_share[kept]).ravel())
             cells.append(np.add.outer(_octave(query_share) * 64, _octave(key_share[kept])).ravel())
-    return _fit_largest(np.concatenate(shares), np.concatenate(steps), np.concatenate(cells), directions)
+    step = _without_rounding(np.concatenate(steps), f)
+    return _fit_largest(np.concatenate(shares), step, np.concatenate(cells), directions)
 
 
 def _shares(scales: Scales) -> list[Float]:
@@ -127,6 +129,11 @@ def _shares(scales: Scales) -> list[Float]:
     for sizes, children in zip(scales.sizes, scales.children, strict=False):
         result.append(np.repeat(np.where(children > 1, sizes / scales.n, np.nan), children))
     return result
+
+
+def _without_rounding(steps: Float, f: Float) -> Float:
+    """The same with zero for what rounding leaves of equal values."""
+    return np.where(steps > _ROUNDING * np.abs(f).max(), steps, 0.0)
 
 
 def _octave(share: Float) -> NDArray[np.int64]:
@@ -178,7 +185,9 @@ def _weighted_line(x: Float, y: Float, weights: Float) -> tuple[float, float, fl
 def _by_differences(f: Float, tree: PartitionTree) -> HolderFit:
     """The exponent along the first axis from the differences of all pairs, averaged over the other axis."""
     pairs = _Pairs(tree)
-    energies = pairs.energies(f @ f.T) / (pairs.counts * f.shape[1])
+    centred = f - f.mean(axis=0)
+    energies = pairs.energies(centred @ centred.T) / (pairs.counts * f.shape[1])
+    energies = _without_rounding(np.sqrt(np.maximum(energies, 0)), f) ** 2
     worst = _largest_quotient(f, Scales(tree))
     return _fit_energies(energies, pairs.shares[:, None], [1 / tree.n], lambda alpha: float(worst(alpha).max()))
 
@@ -187,15 +196,17 @@ def _by_mixed_differences(
     f: Float, query_tree: PartitionTree, key_tree: PartitionTree, directions: tuple[HolderFit, ...]
 ) -> HolderFit:
     queries, keys = _Pairs(query_tree), _Pairs(key_tree)
-    energies = [np.empty(0)]
-    for octave, found in enumerate(queries.counts):
+    centred = f - f.mean(axis=0) - f.mean(axis=1, keepdims=True) + f.mean()  # changes no mixed difference
+    found = [np.empty(0)]
+    for octave, count in enumerate(queries.counts):
         # products of the query differences f(x, .) - f(y, .) at two keys, summed over the octave's pairs
-        gram = 2 * f.T @ (queries.degrees[:, octave, None] * f - queries.at(octave) @ f)
-        energies.append(keys.energies(gram) / (found * keys.counts))
+        gram = 2 * centred.T @ (queries.degrees[:, octave, None] * centred - queries.at(octave) @ centred)
+        found.append(keys.energies(gram) / (count * keys.counts))
+    energies = _without_rounding(np.sqrt(np.maximum(np.concatenate(found), 0)), f) ** 2
     shares = np.array([(share, key_share) for share in queries.shares for key_share in keys.shares]).reshape(-1, 2)
     resolution = [1 / query_tree.n, 1 / key_tree.n]
     worst = _mixed_worst(f, query_tree, key_tree)
-    return _fit_energies(np.concatenate(energies), shares, resolution, worst, directions)
+    return _fit_energies(energies, shares, resolution, worst, directions)
 
 
 class _Pairs:
@@ -221,14 +232,15 @@ class _Pairs:
 
     def at(self, octave: int) -> Float:
         """(n, n) one for the pairs of an octave, zero for the others."""
-        return (self._numbers == octave).astype(np.float64)
+        return np.asarray(self._numbers == octave, dtype=np.float64)
 
     def energies(self, gram: Float) -> Float:
         """The sum of |u_x - u_y|^2 over the pairs of each octave, from the inner products of the vectors u."""
         return 2 * (self.degrees.T @ np.diag(gram) - self._sum(gram)) if self._octaves else np.empty(0)
 
     def _sum(self, values: Float) -> Float:
-        return np.bincount(self._numbers.ravel() + 1, values.ravel(), minlength=self._octaves + 1)[1:]
+        sums = np.bincount(self._numbers.ravel() + 1, values.ravel(), minlength=self._octaves + 1)
+        return sums[1:].astype(np.float64)
 
 
 def _fit_energies(
@@ -239,8 +251,7 @@ def _fit_energies(
     directions: tuple[HolderFit, ...] = (),
 ) -> HolderFit:
     """Fit mean square differences at the distances ``shares`` (points, axes) by what an exponent predicts for them."""
-    kept = energies > 1e-24 * energies.max(initial=0.0)  # what rounding leaves of equal entries carries nothing
-    energies, shares = energies[kept], shares[kept]
+    energies, shares = energies[energies > 0], shares[energies > 0]
     product, weights = shares.prod(axis=1), 1 / shares.prod(axis=1)
     if len(np.unique(product)) < 2:
         return HolderFit(np.nan, np.nan, np.nan, worst(1.0), product, np.sqrt(energies), directions)
@@ -248,7 +259,7 @@ def _fit_energies(
 
     def misfit(alpha: float) -> Float:
         gap = np.log(energies) - _log_predicted(shares, resolution, alpha)
-        return gap - weights @ gap
+        return np.asarray(gap - weights @ gap)
 
     found = minimize_scalar(lambda alpha: float(weights @ misfit(alpha) ** 2), bounds=(-1.0, 2.0), method="bounded")
     alpha = float(found.x)

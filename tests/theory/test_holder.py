@@ -91,6 +91,15 @@ def test_constants_have_no_exponent(f: Float, method: Method) -> None:
     assert fit.constant == 0
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_rounding_is_not_taken_for_roughness(method: Method, weierstrass: Callable[..., Float]) -> None:
+    profile = weierstrass(0.35, 64)
+    assert np.isnan(holder_exponent(np.full(100, 0.1), method=method).alpha)
+    fit = holder_exponent(np.add.outer(profile, 0.1 * profile), method=method)
+    assert np.isnan(fit.alpha)  # a sum of profiles has no mixed differences at all
+    assert all(direction.alpha > 0.2 for direction in fit.directions)
+
+
 def test_any_length(weierstrass: Callable[..., Float]) -> None:
     assert holder_exponent(weierstrass(0.35, 1500)).alpha == pytest.approx(0.35, abs=0.05)
 
