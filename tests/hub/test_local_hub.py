@@ -258,6 +258,25 @@ def test_a_commit_that_is_wrong_in_part_is_refused_whole(
     assert api.list_repo_files("me/x") == [".gitattributes"]
 
 
+@pytest.mark.parametrize("separators", [(", ", ": "), (",", ":")], ids=["python", "compact"])
+@pytest.mark.parametrize("n_bytes", [0, 1, 2, 3, 5_000_000])
+def test_contents_inside_a_commit_arrive_however_the_line_is_written(
+    plain_hub: LocalHub, token_for: Callable[..., str], separators: tuple[str, str], n_bytes: int
+) -> None:
+    api = HfApi(plain_hub.url, token=token_for(plain_hub))
+    api.create_repo("me/x")
+    content = os.urandom(n_bytes)
+    encoded = base64.b64encode(content).decode()
+    names = ('a"content": "b.bin', "plain.bin")
+    for value in ({"content": encoded, "path": names[0]}, {"path": names[1], "content": encoded}):
+        lines = (HEADER, {"key": "file", "value": {**value, "encoding": "base64"}})
+        body = "\n".join(json.dumps(line, separators=separators) for line in lines).encode()
+        url = f"{plain_hub.url}/api/models/me/x/commit/main"
+        assert request(url, "POST", body, Authorization=f"Bearer {api.token}")[0] == 200
+    for name in names:
+        assert Path(api.hf_hub_download("me/x", name)).read_bytes() == content
+
+
 def test_an_lfs_object_must_have_its_hash_and_be_this_repos(hub: LocalHub, api: HfApi, tokens: SimpleNamespace) -> None:
     api.create_repo("me/x")
     api.create_repo("me/y")

@@ -108,8 +108,10 @@ def _read_change(path: Path, blobs: BlobStore, repo: Repo) -> _Change:
             name = check_path(value["path"])
             if value.get("encoding", "base64") != "base64":
                 raise Fault(400, f"The encoding {value['encoding']!r} of {name} is not known")
-            size = len(content) * 3 // 4 - bytes(content[-2:]).count(b"=")
-            change.files[name] = entry_for(name, blobs.add(_decoded(content, name), size))
+            # Other clients write the line differently, and their content comes with the rest of it.
+            text = memoryview(value["content"].encode()) if value.get("content") else content
+            size = len(text) * 3 // 4 - bytes(text[-2:]).count(b"=")
+            change.files[name] = entry_for(name, blobs.add(_decoded(text, name), size))
         elif key == "lfsFile":
             name = check_path(value["path"])
             change.files[name] = _uploaded(name, value, repo)
