@@ -31,7 +31,10 @@ from oattn_hub.files import fingerprint, read_json, sha256_file, write_json
 from oattn_hub.report import Report
 
 _PACKAGES = ("torch", "transformers", "timm", "numpy", "scipy", "numba")
-_ROOMS = ("adapters", "attention", "geometry", "models", "report")
+_SOURCES = (
+    "analyzer.py", "adapters/*.py", "attention/*.py", "data/*", "geometry/*.py", "models/*.py",
+    "report/group.py", "report/measure.py", "report/samples.py", "report/theory*.py",
+)  # fmt: skip
 _REPO_ID = re.compile(r"[\w.-]+/[\w.-]+")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
@@ -57,10 +60,9 @@ def versions() -> dict[str, str]:
 
 @cache
 def code_fingerprint() -> str:
-    """SHA-256 of the source that computes a report, so that a changed method never meets an old result."""
+    """SHA-256 of the files that decide about a report's numbers, so that a changed method never meets an old result."""
     folder = Path(oattn_hub.__file__).parent
-    sources = [path for room in _ROOMS for path in sorted((folder / room).glob("*.py"))]
-    sources.append(folder / "analyzer.py")
+    sources = sorted(path for pattern in _SOURCES for path in folder.glob(pattern) if path.is_file())
     return fingerprint([[str(path.relative_to(folder)), sha256_file(path)] for path in sources])
 
 

@@ -11,6 +11,7 @@ import json
 import tempfile
 import webbrowser
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -27,7 +28,9 @@ from oattn_hub.report.theme import ENTROPY_MAP, LAYER_MAP, MATRIX_MAP
 
 if TYPE_CHECKING:
     from oattn_hub.report.comparison import Comparison
+    from oattn_hub.report.evaluation import EvaluationSection
     from oattn_hub.report.report import Report
+    from oattn_hub.report.theory import TheorySection
 
 _AFFINITY_STEPS = 255
 _COEFFICIENT_STEPS = 65535
@@ -49,8 +52,8 @@ class PageSection:
     title: str
     findings: list[str]
     figures: list[PageFigure]
-    columns: tuple[str, ...] = ()
-    rows: tuple[tuple[str, ...], ...] = ()
+    columns: Sequence[str] = ()
+    rows: Sequence[Sequence[str]] = ()
 
 
 def write_page(report: Report, path: Path, comparison: Comparison | None = None) -> Path:
@@ -112,14 +115,21 @@ def _about(report: Report) -> list[tuple[str, str]]:
 def _sections(report: Report, comparison: Comparison | None) -> list[PageSection]:
     sections = []
     if comparison is not None:
-        columns, rows = comparison.table()
-        stills = _stills(section_figures("comparison", comparison))
-        sections.append(PageSection("Comparison", comparison.findings, stills, columns, rows))
-    for title, section in (("Theory", report.theory), ("Evaluation", report.evaluation)):
-        if section is not None:
-            stills = _stills(section_figures(title.lower(), section))
-            sections.append(PageSection(title, list(section.findings), stills))
+        sections.append(_section("Comparison", comparison, *comparison.table()))
+    if report.evaluation is not None:
+        sections.append(_section("Evaluation", report.evaluation, *report.evaluation.table()))
+    if report.theory is not None:
+        sections.append(_section("Theory", report.theory))
     return sections
+
+
+def _section(
+    title: str,
+    section: TheorySection | EvaluationSection | Comparison,
+    columns: Sequence[str] = (),
+    rows: Sequence[Sequence[str]] = (),
+) -> PageSection:
+    return PageSection(title, section.findings, _stills(section_figures(title.lower(), section)), columns, rows)
 
 
 def _stills(planned: list[PlannedFigure]) -> list[PageFigure]:
