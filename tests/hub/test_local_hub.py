@@ -353,6 +353,35 @@ def test_an_unknown_request_is_said_so(plain_hub: LocalHub, capsys: pytest.Captu
     assert "unknown request" in capsys.readouterr().err
 
 
+def test_a_request_nobody_expected_is_answered(plain_hub: LocalHub, token_for: Callable[..., str]) -> None:
+    HfApi(plain_hub.url, token=token_for(plain_hub)).create_repo("me/x")
+    headers = {"Authorization": f"Bearer {token_for(plain_hub)}"}
+    connection = http.client.HTTPConnection(plain_hub.url.removeprefix("http://"))
+    for body, status in ((b'{"files": [{}]}', 500), (b"[]", 400), (b"{", 400), (b'{"files": []}', 200)):
+        connection.request("POST", "/api/models/me/x/preupload/main", body, headers)
+        answer = connection.getresponse()
+        answer.read()
+        assert answer.status == status
+    connection.close()
+
+
+def test_a_full_disk_is_said_so(
+    plain_hub: LocalHub, token_for: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api = HfApi(plain_hub.url, token=token_for(plain_hub))
+    api.create_repo("me/x")
+
+    def full(self: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("oattn_hub.hub.local.blobs.Draft.finish", full)
+        with pytest.raises(HfHubHTTPError, match="507"):
+            add(api, a__txt=b"1")
+    assert api.list_repo_files("me/x") == [".gitattributes"]
+    add(api, a__txt=b"1")
+
+
 def test_requests_without_a_clear_end_close_the_connection(plain_hub: LocalHub) -> None:
     host, port = plain_hub.url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), timeout=5) as connection:

@@ -11,6 +11,7 @@ import hmac
 import json
 import secrets
 import sys
+import traceback
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -49,6 +50,13 @@ class Handler(BaseHTTPRequestHandler):
             response = self.answer(body)
         except Fault as fault:
             response = _refusal(fault)
+        except ConnectionError:
+            raise
+        except OSError as error:
+            response = _refusal(Fault(507, f"The local Hub cannot store this: {error}"))
+        except Exception:  # a request that no route expected must not take the connection with it
+            traceback.print_exc()
+            response = _refusal(Fault(500, "The local Hub failed on this request; its terminal says why"))
         body.drain()
         self._write(response)
 
