@@ -113,10 +113,13 @@ def explain(error: BaseException, doing: str, repo_id: str, api: HfApi) -> Oattn
         return HubError(f"{failed}: the Hub refuses the card's metadata ({reason}). Mend README.md and run again.")
     if isinstance(error, (RuntimeError, ValueError)) and error.__cause__ is not None:  # an upload, finally refused
         return explain(error.__cause__, doing, repo_id, api)
-    if isinstance(error, ConnectionError) or _is_transport_error(error):
-        # A Xet upload that a Hub does not know comes as a plain ConnectionError.
-        xet = " (for a local Hub with --large-files lfs set HF_HUB_DISABLE_XET=1)" if is_local(api.endpoint) else ""
-        return HubUnavailable(f"{failed}: no connection to {api.endpoint}{xet}. {_ADVICE}")
+    if _is_transport_error(error):
+        return HubUnavailable(f"{failed}: no connection to {api.endpoint}. {_ADVICE}")
+    if isinstance(error, ConnectionError):  # what a refused or broken Xet upload comes as
+        hint = (
+            "This local Hub takes large files by LFS: set HF_HUB_DISABLE_XET=1." if is_local(api.endpoint) else _ADVICE
+        )
+        return HubUnavailable(f"{failed}: the upload of large files to {api.endpoint} broke off. {hint}")
     return None
 
 
@@ -154,6 +157,11 @@ def is_passing(error: BaseException) -> bool:
     return (isinstance(error, ConnectionError) and not isinstance(error, OfflineModeIsEnabled)) or _is_transport_error(
         error
     )
+
+
+def is_silence(error: BaseException) -> bool:
+    """Whether nobody answered within the time limit."""
+    return any(parent.__name__ == "TimeoutException" for parent in type(error).__mro__)
 
 
 def _is_transport_error(error: BaseException) -> bool:

@@ -17,7 +17,16 @@ from typing import TYPE_CHECKING, Any
 
 from oattn_hub.errors import HubConflict, HubError
 from oattn_hub.files import write_text
-from oattn_hub.hub.client import FIRST_ANSWER_SECONDS, check_repo_id, explain, explained, is_local, is_passing, open_api
+from oattn_hub.hub.client import (
+    FIRST_ANSWER_SECONDS,
+    check_repo_id,
+    explain,
+    explained,
+    is_local,
+    is_passing,
+    is_silence,
+    open_api,
+)
 from oattn_hub.hub.content import ContentId, content_ids
 from oattn_hub.hub.readme import merge_readme
 
@@ -114,7 +123,8 @@ def publish_folder(
             return replace(outcome, changed=outcome.changed or arrived)
         except Exception as error:
             # After a lost answer, a refused parent may mean that the lost commit did arrive: look once more.
-            if not is_passing(error) and not (failure is not None and _is_stale(error)):
+            look_again = is_passing(error) or (failure is not None and _is_stale(error))
+            if not look_again or (parent_commit is None and is_silence(error)):  # nobody ever answered
                 with explained("publish", repo_id, api):
                     raise
             failure = error

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -163,6 +165,26 @@ def test_refusals_in_plain_words(hub: LocalHub, api: HfApi, tokens: SimpleNamesp
     with pytest.raises(HubAuthError, match="may not write there"):
         publish(HfApi(hub.url, token=tokens.other), folder, "me/not-mine")
     assert not api.repo_exists("me/not-mine")
+
+
+@pytest.mark.usefixtures("no_pauses")
+def test_a_xet_client_at_an_lfs_hub_is_told_what_to_do(tmp_path: Path, folder: Path) -> None:
+    with LocalHub(tmp_path / "lfs-hub", large_files="lfs") as hub:
+        token = hub.store.accounts.ensure("me").token
+        with pytest.raises(HubUnavailable, match="needs HF_HUB_DISABLE_XET=1"):
+            publish_folder(folder, "me/x", "report", message="m", token=token, endpoint=hub.url)
+        assert len(hub.store.repo("model", "me/x").history(hub.store.repo("model", "me/x").resolve("main"))) == 1
+
+
+def test_silence_is_not_waited_for_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An address where connections are taken and nothing is ever said."""
+    monkeypatch.setattr("oattn_hub.hub.publish.FIRST_ANSWER_SECONDS", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        start = time.monotonic()
+        with pytest.raises(HubUnavailable, match="no connection"):
+            address = f"http://127.0.0.1:{silent.getsockname()[1]}"
+            publish_folder(folder, "me/x", "report", message="m", endpoint=address)
+    assert time.monotonic() - start < 5
 
 
 def test_a_dead_address_fails_in_seconds(folder: Path, no_pauses: None) -> None:
