@@ -66,7 +66,7 @@ def checkpoint_readme(
         **_snippets(manifest, config, repo_id or "."),
         "savings": _savings(manifest["result"]),
         "latency": manifest["result"].get("seconds_before") is not None,
-        "how_chosen": _how_chosen(plan),
+        "how_chosen": _how_chosen(plan, evaluation),
         "head_map": _head_map(plan["heads"], total, config),
         "removed_by_layer": _by_layer(plan["heads"]),
         "evaluation": evaluation_values(evaluation, figures) if evaluation else None,
@@ -163,12 +163,30 @@ def _row(name: str, before: int, after: int) -> dict[str, str]:
     }
 
 
-def _how_chosen(plan: Mapping[str, Any]) -> str:
+def _how_chosen(plan: Mapping[str, Any], evaluation: EvaluationSection | None) -> str:
     if plan["score"] == "by hand":
         return "The heads were named by hand."
-    settings = ", ".join(f"{name} {value}" for name, value in plan["chosen_by"].items())
-    tried = f", after evaluating {plan['evaluations']} masked models" if plan["evaluations"] else ""
-    return f"The heads were ranked by the score `{plan['score']}` and chosen by {settings or 'their rank'}{tried}."
+    how = plan["chosen_by"]
+    titles = {score.name: score.title for score in evaluation.scores} if evaluation else {}
+    best = ", the score that was measured to cost least on this model" if how.get("score_by") == "measured" else ""
+    tried = f" {plan['evaluations']} masked models were evaluated to find that out." if plan["evaluations"] else ""
+    if "max_loss_increase" in how:
+        reason = f"as many as raise the loss by at most {100 * how['max_loss_increase']:g} %"
+    else:
+        reason = f"the {100 * how['fraction']:g} % lowest" if "fraction" in how else "named one by one"
+    return f"The heads were ranked by {titles.get(plan['score'], plan['score'])}{best}; {reason} went.{tried}"
+
+
+def _command(plan: Mapping[str, Any]) -> str:
+    """What makes this checkpoint again from the model's report."""
+    how = plan["chosen_by"]
+    if "max_loss_increase" in how:
+        choice = f"--budget {how['max_loss_increase']:g}"
+    elif "fraction" in how:
+        choice = f"--fraction {how['fraction']:g}"
+    else:
+        return "oattn prune REPORT --heads " + ",".join(f"{layer}.{head}" for layer, head in plan["heads"])
+    return f"oattn prune REPORT {choice} --score {plan['score']}"
 
 
 def _by_layer(heads: Iterable[list[int]]) -> list[tuple[int, list[int]]]:
@@ -200,7 +218,8 @@ def _provenance(manifest: Mapping[str, Any], license: str | None) -> list[tuple[
         ("licence of the base model", license or "not stated by the model"),
         ("class", manifest["class"]),
         ("score", plan["score"]),
-        ("plan", f"`{json.dumps(plan['chosen_by'])}`"),
+        ("chosen by", f"`{json.dumps(plan['chosen_by'])}`"),
+        ("command", f"`{_command(plan)}`"),
         ("fingerprint of the heads' layout", plan["structure"]),
         ("versions", ", ".join(versions)),
     ]

@@ -139,7 +139,8 @@ def test_the_card_of_a_checkpoint_shows_what_it_costs(tmp_path: Path, evaluation
     assert (measured.metric_type, measured.metric_value, measured.dataset_name) == ("divergence", 0.02, "text B")
     assert (card.data.pipeline_tag, card.data.base_model) == ("fill-mask", "someone/base")
     assert "95 % interval over inputs is 0.01 to 0.03" in card.text
-    assert "ranked by the score `haar` and chosen by fraction 0.25, after evaluating 9 masked models" in card.text
+    assert "ranked by Haar; the 25 % lowest went. 9 masked models were evaluated" in card.text
+    assert "`oattn prune REPORT --fraction 0.25 --score haar`" in card.text
     assert "| Random | 0.0500 | 0.2000 |" in card.text
     assert 'AutoModelForMaskedLM.from_pretrained("me/small", trust_remote_code=True)' in card.text
     for path in re.findall(r"!\[[^\]]+\]\(([^)]+)\)", card.text):
