@@ -19,6 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     how.add_argument("--fraction", type=float, help="part of the heads to remove, e.g. 0.2")
     how.add_argument("--budget", help="as many heads as this loss increase allows, e.g. 1%% or 0.01")
     how.add_argument("--heads", help="exactly these, as layer.head separated by commas: 0.1,0.5,3.2")
+    parser.add_argument("--metric", help="what the budget is about instead of the loss: accuracy, mrr, divergence")
     parser.add_argument("--score", help="rank by this score; default: the one that was measured to cost least")
     parser.add_argument("--min-heads-per-layer", type=int, default=0, help="leave so many in every layer (0)")
     parser.add_argument("--model", help="the model, if it is not where the report says")
@@ -63,7 +64,7 @@ def _plan(args: argparse.Namespace, progress: Any) -> Any:
     if all(value is None for value in options.values()):
         raise InvalidInput("Say what to remove: --fraction 0.2, --budget 1% or --heads 0.1,0.5.")
     common = {"score": args.score, "min_heads_per_layer": args.min_heads_per_layer, "model": args.model}
-    return report.plan(**options, **common, data=args.data, progress=progress)
+    return report.plan(**options, **common, metric=args.metric, data=args.data, progress=progress)
 
 
 def _cut(args: argparse.Namespace, plan: Any) -> dict[str, Any]:

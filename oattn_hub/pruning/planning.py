@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from oattn_hub.errors import InvalidInput, LoadError, MissingDependency
@@ -30,6 +31,7 @@ def plan_from_report(
     *,
     heads: Iterable[Head] | None = None,
     max_loss_increase: float | None = None,
+    metric: str | None = None,
     score: str | None = None,
     min_heads_per_layer: int = 0,
     model: Any = None,
@@ -46,7 +48,8 @@ def plan_from_report(
         fraction: part of all heads to remove, e.g. 0.2.
         heads: exactly these (layer, head) pairs.
         max_loss_increase: the largest set found whose measured cost stays within this budget: 0.01 allows the task's
-            loss or metric to get 1 % worse, or, for a model without a task, a divergence of 0.01.
+            loss to get 1 % worse, or, for a model without a task, a divergence of 0.01.
+        metric: what the budget is about instead of the loss: ``accuracy``, ``mrr`` or ``divergence``.
         score: rank by this score instead of the one that was measured to cost least.
         min_heads_per_layer: leave at least so many heads in every layer; 0 lets whole layers go.
         model: the model, if it is not to be loaded from where the report says.
@@ -67,7 +70,7 @@ def plan_from_report(
     evaluation = {"model": model, "data": data, "inputs": inputs, "tokens": tokens, "seed": seed, "progress": progress}
     if max_loss_increase is not None:
         section = report.evaluation or _quick_evaluation(report, evaluation)
-        return _within_budget(choice, section, max_loss_increase, score, evaluation)
+        return _within_budget(choice, section, max_loss_increase, metric, score, evaluation)
     assert fraction is not None
     return _by_fraction(choice, fraction, score, evaluation)
 
@@ -170,42 +173,44 @@ def _quick_evaluation(
 
 
 def _within_budget(
-    choice: _Choice, section: EvaluationSection, budget: float, score: str | None, evaluation: Mapping[str, Any]
+    choice: _Choice,
+    section: EvaluationSection,
+    budget: float,
+    about: str | None,
+    score: str | None,
+    evaluation: Mapping[str, Any],
 ) -> PruningPlan:
     if not budget >= 0:
         raise InvalidInput(f"max_loss_increase is {budget}; give a part such as 0.01 for 1 %.")
     evaluator = _evaluator(choice.report, evaluation)
-    metric = evaluator.task.primary
+    metrics = {metric.name: metric for metric in evaluator.task.metrics}
+    if about is not None and about not in metrics:
+        raise InvalidInput(f"metric is {about!r}; this model and its data give {', '.join(metrics)}.")
+    metric = metrics[about] if about else evaluator.task.primary
     before = float(evaluator.baseline[metric.name].mean())
 
     def increase(heads: list[Head]) -> float:
         return metric.increase(before, float(evaluator.without(heads)[metric.name].mean()))
 
-    ranked = [
-        result.name for result in sorted(section.scores, key=lambda result: result.auc) if result.name != "random"
-    ]
-    best: list[Head] = []
-    best_score, best_increase = "", 0.0
+    ranked = [result.name for result in sorted(section.scores, key=lambda r: r.auc) if result.name != "random"]
+    tried = {}
     for name in [score] if score else ranked[:_CANDIDATES]:
-        values = section.values(name)
-        count, found = largest_within(lambda k, v=values: increase(choice.lowest(v, k)), len(values), budget)  # type: ignore[misc]
-        if count > len(best) or not best_score:
-            best, best_score, best_increase = choice.lowest(values, count), name, found
-    after = (
-        before * (1 - best_increase if metric.higher_is_better else 1 + best_increase)
-        if metric.relative
-        else best_increase
-    )
+        order = partial(choice.lowest, section.values(name))
+        tried[name] = largest_within(lambda count, order=order: increase(order(count)), len(section.heads), budget)  # type: ignore[misc]
+    best = max(tried, key=lambda name: tried[name][0])
+    count, found = tried[best]
+    sign = -1 if metric.higher_is_better else 1
     cost = {
         "metric": metric.name,
         "title": metric.title,
         "before": before,
-        "after": after,
-        "increase": best_increase,
+        "after": before * (1 + sign * found) if metric.relative else found,
+        "increase": found,
         "inputs": evaluator.inputs.fingerprint,
     }
     chosen_by = {"max_loss_increase": budget, "metric": metric.name}
-    return choice.plan(best, best_score, chosen_by, evaluator.calls, cost, section.weights)
+    heads = choice.lowest(section.values(best), count)
+    return choice.plan(heads, best, chosen_by, evaluator.calls, cost, section.weights)
 
 
 def largest_within(cost: Callable[[int], float], n: int, budget: float) -> tuple[int, float]:

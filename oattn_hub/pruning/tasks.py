@@ -43,6 +43,9 @@ TOKEN_LOSS = Metric("loss", "loss a token (nats)")
 LABEL_LOSS = Metric("loss", "cross entropy")
 ACCURACY = Metric("accuracy", "accuracy", higher_is_better=True)
 RETRIEVAL = Metric("mrr", "mean reciprocal rank of a text's other half", higher_is_better=True)
+RETRIEVAL_LOSS = Metric("loss", "retrieval loss of a text's other half")
+# Similarities are multiplied by this before the softmax, as sentence embedders are trained.
+_SCALE = 20.0
 
 
 class Task:
@@ -52,7 +55,7 @@ class Task:
 
     @property
     def primary(self) -> Metric:
-        """The metric a budget is about: the task's own where there is one."""
+        """The metric a budget is about: the task's loss where there is one. Smooth, unlike ranks and accuracies."""
         return self.metrics[-1]
 
     def observe(self, loaded: LoadedModel, inputs: Iterable[Batch]) -> list[Any]:
@@ -80,7 +83,7 @@ class Task:
 class LabelledTask(Task):
     """A classifier on inputs that come with ``labels``."""
 
-    metrics = (DIVERGENCE_KL, LABEL_LOSS, ACCURACY)
+    metrics = (DIVERGENCE_KL, ACCURACY, LABEL_LOSS)
 
     def measure(self, seen: Sequence[Any], reference: Sequence[Any], inputs: Sequence[Batch]) -> dict[str, Values]:
         """Divergence, cross entropy and accuracy."""
@@ -147,7 +150,7 @@ class MaskedTask(Task):
 class RetrievalTask(Task):
     """A text embedder: the first half of a text must find its second half among those of all texts."""
 
-    metrics = (DIVERGENCE_COSINE, RETRIEVAL)
+    metrics = (DIVERGENCE_COSINE, RETRIEVAL, RETRIEVAL_LOSS)
 
     def read(self, loaded: LoadedModel, batch: Batch) -> dict[str, torch.Tensor]:
         """Embeddings of the two halves, (2, width)."""
@@ -155,11 +158,13 @@ class RetrievalTask(Task):
         return {"embedding": torch.cat(halves)}
 
     def measure(self, seen: Sequence[Any], reference: Sequence[Any], inputs: Sequence[Batch]) -> dict[str, Values]:
-        """Divergence and reciprocal rank."""
+        """Divergence, reciprocal rank, and the loss of picking the right half by similarity."""
         first, second = (functional.normalize(torch.stack([s["embedding"][i] for s in seen]), dim=-1) for i in (0, 1))
         similarity = first @ second.T
         ranks = (similarity >= similarity.diagonal()[:, None]).sum(1)
-        return {**super().measure(seen, reference, inputs), "mrr": 1.0 / ranks.double().numpy()}
+        loss = -functional.log_softmax(_SCALE * similarity, dim=1).diagonal()
+        own = {"mrr": 1.0 / ranks.double().numpy(), "loss": loss.double().numpy()}
+        return {**super().measure(seen, reference, inputs), **own}
 
 
 def find_task(loaded: LoadedModel, inputs: CalibrationInputs) -> Task:

@@ -182,14 +182,27 @@ def test_plan_by_fraction_takes_what_was_measured_best(evaluated: Report) -> Non
 
 
 def test_plan_within_a_budget_was_measured(evaluated: Report, bert: Any) -> None:
-    plan = evaluated.plan(max_loss_increase=0.2, model=bert, data=batches(12, seed=3))
+    plan = evaluated.plan(max_loss_increase=0.2, metric="mrr", model=bert, data=batches(12, seed=3))
     assert plan.cost is not None
     assert plan.cost["increase"] <= 0.2
     assert 0 < plan.evaluations <= 3 * 4
     assert plan.chosen_by["max_loss_increase"] == 0.2
     nothing = evaluated.plan(max_loss_increase=0.0, model=bert, data=batches(12, seed=3), score="weight")
     assert nothing.cost is not None
+    assert nothing.cost["metric"] == "loss"
     assert nothing.cost["increase"] <= 0
+    with pytest.raises(InvalidInput, match="divergence, mrr, loss"):
+        evaluated.plan(max_loss_increase=0.1, metric="bleu", model=bert, data=batches(12, seed=3))
+
+
+def test_budget_cost_is_that_of_the_masked_model(evaluated: Report, bert: Any) -> None:
+    data = batches(12, seed=3)
+    plan = evaluated.plan(max_loss_increase=0.05, model=bert, data=data)
+    loaded, task, held_out = load_model(bert), RetrievalTask(), data[4:]
+    with plan.masked(bert):
+        seen = task.observe(loaded, held_out)
+    assert plan.cost is not None
+    assert plan.cost["after"] == pytest.approx(task.measure(seen, seen, held_out)["loss"].mean(), rel=1e-4)
 
 
 def test_plan_is_applied_to_the_reports_own_model(evaluated: Report, bert: Any, tmp_path: Path) -> None:
