@@ -1,4 +1,8 @@
-"""Writing a store as attention streams by, a few heads at a time."""
+"""Writing a store as attention streams by, a few heads at a time.
+
+A process may die at any moment and the store stays valid. Tensors are not forced to the platter (that would take longer
+than the model); after a power failure, sizes that do not fit the index are reported when a tensor is opened.
+"""
 
 from __future__ import annotations
 
