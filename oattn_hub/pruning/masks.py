@@ -7,10 +7,9 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from oattn_hub.adapters import Adapter
-from oattn_hub.pruning.sites import Head, HeadSite, check_heads, head_sites, heads_of, weight_axis
+from oattn_hub.pruning.sites import Head, HeadSite, check_heads, head_sites, heads_of
 
 if TYPE_CHECKING:
-    import torch
     from torch import nn
 
 
@@ -109,6 +108,5 @@ def _zero_weight(site: HeadSite, heads: Sequence[int]) -> Iterator[None]:
 
 def zero_features(site: HeadSite, heads: Sequence[int]) -> None:
     """Set the output projection's weights of these heads to zero, in place."""
-    found = site.find(site.layout.output.path)
-    weight: torch.Tensor = getattr(found, "weight", found)
-    weight.data.movedim(weight_axis(found, site.layout.output.axis), 0)[site.features(heads)] = 0
+    weight, axis = site.output_tensor
+    weight.data.movedim(axis, 0)[site.features(heads)] = 0

@@ -12,6 +12,7 @@ from oattn_hub.adapters.layout import HeadAxis, HeadLayout, guess_layout
 from oattn_hub.errors import InvalidInput, SurgeryError
 from oattn_hub.files import fingerprint
 from oattn_hub.pruning.plan import Head, structure_of
+from oattn_hub.pruning.portable import indices
 
 if TYPE_CHECKING:
     import torch
@@ -45,30 +46,23 @@ class HeadSite:
     @cached_property
     def output_weight(self) -> torch.Tensor:
         """The output projection's weight as (features of all heads, model width)."""
-        import torch
+        weight, axis = self.output_tensor
+        heads_first: torch.Tensor = weight.movedim(axis, 0)
+        return heads_first.flatten(1)
 
+    @property
+    def output_tensor(self) -> tuple[torch.Tensor, int]:
+        """The output projection's weight as it is, and the number of its head axis."""
         found = self.find(self.layout.output.path)
         if found is None:
             raise SurgeryError(
                 f"{self.site.name} has no {self.layout.output.path}; its adapter does not describe this model."
             )
-        weight = found if isinstance(found, torch.Tensor) else found.weight
-        axis = weight_axis(found, self.layout.output.axis)
-        heads_first: torch.Tensor = weight.movedim(axis, 0)
-        return heads_first.reshape(self.n_slots * (weight.shape[axis] // self.n_slots), -1)
-
-    @property
-    def n_slots(self) -> int:
-        """How many heads the output projection's input is divided into."""
-        return self.site.n_heads
+        return getattr(found, "weight", found), weight_axis(found, self.layout.output.axis)
 
     def features(self, heads: Iterable[int]) -> list[int]:
         """Positions of the heads' outputs among the output projection's input features."""
-        from oattn_hub.pruning.portable import indices
-
-        found = self.find(self.layout.output.path)
-        weight = found if not hasattr(found, "weight") else found.weight
-        axis = weight_axis(found, self.layout.output.axis)
+        weight, axis = self.output_tensor
         return indices(self.ranges(self.layout.output, weight.shape[axis], sorted(heads), ()))
 
     def ranges(self, axis: HeadAxis, size: int, kept: Sequence[int], kept_kv: Sequence[int]) -> list[tuple[int, int]]:
