@@ -113,7 +113,9 @@ def expansion(
 
 def _sizes(supports: list[NDArray[np.intp]], functions: NDArray[np.intp]) -> NDArray[np.int64]:
     """(m,) support of each tensor function: the product over the axes."""
-    return np.prod([support[functions[:, axis]] for axis, support in enumerate(supports)], axis=0, dtype=np.int64)
+    return np.asarray(
+        np.prod([support[functions[:, axis]] for axis, support in enumerate(supports)], axis=0, dtype=np.int64)
+    )
 
 
 def _named(trees: TreesByName, axes: Sequence[str]) -> TreesByName:

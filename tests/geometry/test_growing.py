@@ -28,7 +28,7 @@ def affinity_of(kind: str, n: int, seed: int) -> Matrix:
         case "identity":
             return np.eye(n)
         case "duplicated":
-            return cosine_affinity(np.repeat(rng.random((max(1, n // 3), 4)), 4, axis=0)[:n])
+            return cosine_affinity(rng.random((max(1, n // 3), 4))[np.arange(n) % max(1, n // 3)])
         case "components":
             group = rng.integers(0, 3, n)
             return random * (group[:, None] == group[None, :])
