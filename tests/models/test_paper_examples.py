@@ -1,0 +1,68 @@
+"""The scripts of examples/paper run, on settings so small that only their working is shown."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAPER = ROOT / "examples" / "paper"
+
+pytestmark = pytest.mark.slow
+
+
+def run(script, *arguments, home):
+    environment = {**os.environ, "OATTN_HOME": str(home), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, PAPER / script, *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def assert_experiment(out, sentence):
+    results = (out / "results.md").read_text(encoding="utf-8")
+    for part in ("Table 1", "Table 2", "Theorem 1", sentence):
+        assert part in results
+    for number in range(1, 7):
+        assert (out / f"figure-{number}.png").stat().st_size > 1000
+
+
+def test_vit_experiment(shared_data, tmp_path):
+    run("vit_cifar10.py", "--data", shared_data, "--batches", 2, "--out", tmp_path / "out", home=tmp_path)
+    assert_experiment(tmp_path / "out", "6 layers, 48 heads, attention 65 x 65, 2 batches")
+
+
+def test_transformer_xl_experiment(wikitext_excerpt, tmp_path):
+    out = tmp_path / "out"
+    options = ["--data", wikitext_excerpt, "--batches", 2, "--tokens", 48, "--out", out]
+    run("transfo_xl.py", *options, home=tmp_path)
+    assert_experiment(out, "32 heads, attention 48 x 48, 2 batches")
+
+
+def write_images(path, n):
+    rng = np.random.default_rng(n)
+    classes = np.array([f"class {label}" for label in range(10)])
+    images = rng.integers(0, 256, (n, 32, 32, 3), dtype=np.uint8)
+    np.savez(path, images=images, labels=rng.integers(0, 10, n, dtype=np.uint8), classes=classes)
+
+
+def test_training_the_vit_goes_on_where_it_stopped(tmp_path):
+    write_images(tmp_path / "cifar10-train.npz", 700)  # 500 of them are kept back
+    write_images(tmp_path / "cifar10-test.npz", 20)
+    for minutes, epochs in ((0.001, 1), (0.002, 2)):
+        run("train_vit.py", "--data", tmp_path, "--out", tmp_path, "--minutes", minutes, home=tmp_path)
+        assert json.loads((tmp_path / "training.json").read_text())["epochs"] == epochs
+
+
+def test_training_transformer_xl_lowers_the_perplexity(wikitext_excerpt, tmp_path):
+    size = ["--layers", 2, "--heads", 2, "--width", 32, "--inner", 32, "--words", 500, "--cutoffs", 200]
+    pace = ["--context", 32, "--memory", 16, "--batch", 4, "--learning-rate", 5e-3, "--minutes", 0.08]
+    text = ["--train", wikitext_excerpt, "--test", wikitext_excerpt, "--test-words", 1000]
+    run("train_transfo_xl.py", *text, "--out", tmp_path, *size, *pace, home=tmp_path)
+    result = json.loads((tmp_path / "training.json").read_text())
+    assert result["test_perplexity"] < 0.7 * result["untrained_perplexity"]
+    assert json.loads((tmp_path / "config.json").read_text())["mem_len"] == 0
