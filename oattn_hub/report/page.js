@@ -12,7 +12,8 @@ async function unpack({ dtype, shape, data }) {
   const bytes = Uint8Array.from(atob(data), (letter) => letter.charCodeAt(0));
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
   const values = new TYPES[dtype](await new Response(stream).arrayBuffer());
-  return { values, shape, row: (i) => values.subarray((i * values.length) / shape[0], ((i + 1) * values.length) / shape[0]) };
+  const width = values.length / shape[0];
+  return { values, shape, row: (i) => values.subarray(i * width, (i + 1) * width) };
 }
 
 async function openGroups() {
@@ -22,7 +23,7 @@ async function openGroups() {
     group.key = (i) => `${group.layers.values[i]}-${group.heads.values[i]}`;
     group.label = (i) => `layer ${group.layers.values[i]}, head ${group.heads.values[i]}`;
     group.index = new Map(Array.from({ length: group.size }, (_, i) => [group.key(i), i]));
-    group.byRank = Array.from({ length: group.size }, (_, i) => i).sort((a, b) => group.rank.values[a] - group.rank.values[b]);
+    group.byRank = [...group.index.values()].sort((a, b) => group.rank.values[a] - group.rank.values[b]);
     group.layerList = [...new Set(group.layers.values)];
   }
 }
@@ -32,7 +33,8 @@ async function openGroups() {
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
 function axis(extra = {}) {
-  return { color: colour("--soft"), gridcolor: colour("--line"), linecolor: colour("--line"), zeroline: false, fixedrange: true, ...extra };
+  const line = colour("--line");
+  return { color: colour("--soft"), gridcolor: line, linecolor: line, zeroline: false, fixedrange: true, ...extra };
 }
 
 function look(extra = {}) {
@@ -44,7 +46,11 @@ function look(extra = {}) {
   };
 }
 
-const bar = (title) => ({ thickness: 10, outlinewidth: 0, tickfont: { color: colour("--soft") }, title: { text: title, side: "right", font: { color: colour("--soft") } } });
+function bar(text) {
+  const font = { color: colour("--soft") };
+  return { thickness: 10, outlinewidth: 0, tickfont: font, title: { text, side: "right", font } };
+}
+
 const short = (value) => Number(value.toPrecision(4)).toString();
 
 function onPick(id, headOf) {
@@ -66,45 +72,59 @@ function drawMap(group) {
   }
   const ticks = rows.map((layer, row) => row).filter((row) => row % Math.ceil(rows.length / 24) === 0);
   const traces = [
-    { type: "heatmap", z, colorscale: page.scales.entropy, xgap: 1, ygap: 1, colorbar: bar("entropy"), hoverongaps: false,
-      text: z.map((_, row) => Array(columns).fill(rows[row])), hovertemplate: "layer %{text}, head %{x}<br>entropy %{z:.4g}<extra></extra>" },
-    { type: "scatter", mode: "markers", x: low.x, y: low.y, hoverinfo: "skip", marker: { color: "#fff", size: 6, line: { color: "#000", width: 1 } } },
+    {
+      type: "heatmap", z, colorscale: page.scales.entropy, xgap: 1, ygap: 1, colorbar: bar("entropy"), hoverongaps: false,
+      text: z.map((_, row) => Array(columns).fill(rows[row])),
+      hovertemplate: "layer %{text}, head %{x}<br>entropy %{z:.4g}<extra></extra>",
+    },
+    {
+      type: "scatter", mode: "markers", x: low.x, y: low.y, hoverinfo: "skip",
+      marker: { color: "#fff", size: 6, line: { color: "#000", width: 1 } },
+    },
   ];
   element("map").style.minHeight = `${Math.min(620, Math.max(240, 80 + 26 * rows.length))}px`;
   const layout = look({
     xaxis: axis({ title: { text: "head" }, showgrid: false, range: [-0.5, columns - 0.5], dtick: Math.ceil(columns / 16) }),
-    yaxis: axis({ title: { text: "layer" }, showgrid: false, range: [rows.length - 0.5, -0.5], tickvals: ticks, ticktext: ticks.map((row) => rows[row]) }),
+    yaxis: axis({
+      title: { text: "layer" }, showgrid: false, range: [rows.length - 0.5, -0.5],
+      tickvals: ticks, ticktext: ticks.map((row) => rows[row]),
+    }),
   });
   Plotly.react("map", traces, layout, quiet);
 }
 
 function markMap(group, head) {
   const row = group.layerList.indexOf(group.layers.values[head]), column = group.heads.values[head];
-  const box = { type: "rect", x0: column - 0.5, x1: column + 0.5, y0: row - 0.5, y1: row + 0.5, line: { color: colour("--mark"), width: 3 } };
-  Plotly.relayout("map", { shapes: [box] });
+  const box = { x0: column - 0.5, x1: column + 0.5, y0: row - 0.5, y1: row + 0.5 };
+  Plotly.relayout("map", { shapes: [{ type: "rect", ...box, line: { color: colour("--mark"), width: 3 } }] });
 }
 
 function drawAttention(id, group, codes, head) {
   const [, rows, columns] = codes.shape, values = codes.row(head);
   const low = group.low.values[head], step = (group.high.values[head] - low) / 254;
-  const z = Array.from({ length: rows }, (_, r) => Array.from(values.subarray(r * columns, (r + 1) * columns), (code) => (code ? low + (code - 1) * step : null)));
-  const real = page.kind === "probs" ? z.map((line) => line.map((value) => (value === null ? null : value * value))) : z;
-  const trace = { type: "heatmap", z, text: real, colorscale: page.scales.matrix, showscale: false, hoverongaps: false,
-    hovertemplate: `query block %{y}, key block %{x}<br>${page.kind} %{text:.3g}<extra></extra>` };
-  const bare = { visible: false, fixedrange: true };
-  const layout = look({ margin: { l: 0, r: 0, t: 0, b: 0 }, plot_bgcolor: colour("--missing"), xaxis: bare, yaxis: { ...bare, autorange: "reversed" } });
+  const value = (code) => (code ? low + (code - 1) * step : null); // code 0 is a masked entry
+  const z = Array.from({ length: rows }, (_, r) => Array.from(values.subarray(r * columns, (r + 1) * columns), value));
+  const real = page.kind === "probs" ? z.map((line) => line.map((root) => (root === null ? null : root * root))) : z;
+  const trace = {
+    type: "heatmap", z, text: real, colorscale: page.scales.matrix, showscale: false, hoverongaps: false,
+    hovertemplate: `query block %{y}, key block %{x}<br>${page.kind} %{text:.3g}<extra></extra>`,
+  };
+  const bare = { visible: false, fixedrange: true }, margin = { l: 0, r: 0, t: 0, b: 0 };
+  const layout = look({ margin, plot_bgcolor: colour("--missing"), xaxis: bare, yaxis: { ...bare, autorange: "reversed" } });
   Plotly.react(id, [trace], layout, quiet);
 }
 
 function drawFacts(group, head) {
-  const interval = (name) => `${short(group[name].values[head])} <small>(${short(group[name + "Low"].values[head])} – ${short(group[name + "High"].values[head])})</small>`;
+  const number = (name) => short(group[name].values[head]);
+  const interval = (name) => `${number(name)} <small>(${number(name + "Low")} – ${number(name + "High")})</small>`;
+  const link = (i) => `<a href="#${group.key(i)}">${group.key(i).replace("-", ".")}</a>`;
   const facts = [
     ["entropy, 95 % interval", interval("entropy")],
     [`rank of ${group.size}, 95 % interval`, interval("rank")],
     [`in the lowest ${page.percent} %`, `${group.bottom.values[head]} of ${group.batches} batches`],
     [`in the highest ${page.percent} %`, `${group.top.values[head]} of ${group.batches} batches`],
     ["tree folder", `${group.folder.values[head]}`],
-    ["nearest heads", nearest(group, head).map((i) => `<a href="#${group.key(i)}">${group.key(i).replace("-", ".")}</a>`).join(", ")],
+    ["nearest heads", nearest(group, head).map(link).join(", ")],
   ];
   element("facts").innerHTML = facts.map(([name, value]) => `<div><dt>${name}</dt><dd>${value}</dd></div>`).join("");
   element("picked-title").innerHTML = "";
@@ -116,7 +136,7 @@ function drawFacts(group, head) {
 
 function nearest(group, head, count = 5) {
   const row = group.affinity.row(head);
-  return Array.from({ length: group.size }, (_, i) => i).filter((i) => i !== head).sort((a, b) => row[b] - row[a]).slice(0, count);
+  return group.byRank.filter((i) => i !== head).sort((a, b) => row[b] - row[a]).slice(0, count);
 }
 
 function drawBatches(group, head) {
@@ -125,96 +145,144 @@ function drawBatches(group, head) {
     const sorted = Array.from(group.entropies.row(batch)).sort((a, b) => a - b);
     return [0.1, 0.5, 0.9].map((q) => sorted[Math.round(q * (sorted.length - 1))]);
   });
-  const faint = [0, 1, 2].map((i) => ({ x, y: deciles.map((d) => d[i]), mode: "lines", hoverinfo: "skip", line: { color: colour("--line"), width: i === 1 ? 2 : 1, dash: i === 1 ? "solid" : "dot" } }));
-  const own = { x, y: x.map((batch) => group.entropies.row(batch)[head]), mode: "lines+markers", line: { color: colour("--mark") }, hovertemplate: "batch %{x}<br>entropy %{y:.4g}<extra></extra>" };
-  Plotly.react("batches", [...faint, own], look({ xaxis: axis({ title: { text: "batch" }, dtick: 1, showgrid: false }), yaxis: axis({ title: { text: "entropy" }, rangemode: "tozero" }) }), quiet);
+  const faint = ["dot", "solid", "dot"].map((dash, i) => ({
+    x, y: deciles.map((d) => d[i]), mode: "lines", hoverinfo: "skip", line: { color: colour("--line"), width: 1.5, dash },
+  }));
+  const own = {
+    x, y: x.map((batch) => group.entropies.row(batch)[head]), mode: "lines+markers", line: { color: colour("--mark") },
+    hovertemplate: "batch %{x}<br>entropy %{y:.4g}<extra></extra>",
+  };
+  const layout = look({
+    xaxis: axis({ title: { text: "batch" }, dtick: Math.ceil(group.batches / 12), showgrid: false }),
+    yaxis: axis({ title: { text: "entropy" }, rangemode: "tozero" }),
+  });
+  Plotly.react("batches", [...faint, own], layout, quiet);
 }
 
 function drawCoefficients(group, head) {
-  const scale = group.coefficientMax.values[head] / 65535, y = Array.from(group.coefficients.row(head), (code) => code * scale);
+  const scale = group.coefficientMax.values[head] / 65535;
+  const y = Array.from(group.coefficients.row(head), (code) => code * scale);
   const top = Math.log10(group.coefficientMax.values[head]);
-  const trace = { type: "bar", y, marker: { color: colour("--accent"), line: { width: 0 } }, hovertemplate: "function %{x}<br>|coefficient| %{y:.3g}<extra></extra>" };
-  Plotly.react("coefficients", [trace], look({ bargap: 0, xaxis: axis({ showgrid: false }), yaxis: axis({ type: "log", range: [top - 4, top + 0.1], dtick: 1, exponentformat: "power" }) }), quiet);
+  const trace = {
+    type: "bar", y, marker: { color: colour("--accent"), line: { width: 0 } },
+    hovertemplate: "function %{x}<br>|coefficient| %{y:.3g}<extra></extra>",
+  };
+  const decades = axis({ type: "log", range: [top - 4, top + 0.1], dtick: 1, exponentformat: "power" });
+  Plotly.react("coefficients", [trace], look({ bargap: 0, xaxis: axis({ showgrid: false }), yaxis: decades }), quiet);
 }
 
 // ---------------------------------------------------------------- where it lies among the others
 
-const elbow = (tree, node) => {
-  const up = tree.parent.values[node];
-  return { x: [tree.x.values[node], tree.x.values[node], tree.x.values[up], null], y: [tree.y.values[node], tree.y.values[up], tree.y.values[up], null] };
-};
+/** Corner points of the edges from these nodes up to their parents, as one broken line. */
+function edges(group, nodes) {
+  const x = [], y = [], nodeX = group.treeX.values, nodeY = group.treeY.values;
+  for (const node of nodes) {
+    const up = group.treeParent.values[node];
+    x.push(nodeX[node], nodeX[node], nodeX[up], null);
+    y.push(nodeY[node], nodeY[up], nodeY[up], null);
+  }
+  return { x, y };
+}
 
-function treeParts(group) {
-  return { x: group.treeX, y: group.treeY, parent: group.treeParent, leaf: group.treeLeaf };
+function pathToRoot(group, head) {
+  const nodes = [];
+  for (let node = group.treeLeaf.values[head]; node !== 0; node = group.treeParent.values[node]) nodes.push(node);
+  return nodes;
 }
 
 function drawTree(group) {
-  const tree = treeParts(group), x = [], y = [];
-  for (let node = 1; node < tree.x.values.length; node++) { const edge = elbow(tree, node); x.push(...edge.x); y.push(...edge.y); }
-  const heads = Array.from(tree.leaf.values);
+  const all = Array.from(group.treeX.values.keys()).slice(1), heads = Array.from(group.treeLeaf.values), many = group.size > 300;
   const traces = [
-    { x, y, mode: "lines", hoverinfo: "skip", line: { color: colour("--soft"), width: group.size > 300 ? 0.5 : 1 } },
+    { ...edges(group, all), mode: "lines", hoverinfo: "skip", line: { color: colour("--soft"), width: many ? 0.5 : 1 } },
     { x: [], y: [], mode: "lines", hoverinfo: "skip", line: { color: colour("--mark"), width: 3 } },
-    { x: heads.map((node) => tree.x.values[node]), y: heads.map(() => 0), mode: "markers", text: heads.map((_, i) => group.label(i)),
-      marker: { color: Array.from(group.entropy.values), colorscale: page.scales.entropy, size: group.size > 300 ? 4 : 8, symbol: "square" },
-      customdata: heads.map((_, i) => i), hovertemplate: "%{text}<br>entropy %{marker.color:.4g}<extra></extra>" },
+    {
+      x: heads.map((node) => group.treeX.values[node]), y: heads.map(() => 0), mode: "markers",
+      text: heads.map((_, i) => group.label(i)), customdata: heads.map((_, i) => i),
+      marker: {
+        color: Array.from(group.entropy.values), colorscale: page.scales.entropy, symbol: "square", size: many ? 4 : 8,
+      },
+      hovertemplate: "%{text}<br>entropy %{marker.color:.4g}<extra></extra>",
+    },
   ];
-  Plotly.react("tree", traces, look({ margin: { l: 10, r: 10, t: 6, b: 10 }, hovermode: "closest", xaxis: { visible: false, fixedrange: true }, yaxis: { visible: false, fixedrange: true, range: [-0.06, 1.04] } }), quiet);
+  const bare = { visible: false, fixedrange: true }, margin = { l: 10, r: 10, t: 6, b: 10 };
+  const layout = look({ margin, hovermode: "closest", xaxis: bare, yaxis: { ...bare, range: [-0.06, 1.04] } });
+  Plotly.react("tree", traces, layout, quiet);
 }
 
 function markTree(group, head) {
-  const tree = treeParts(group), x = [], y = [];
-  for (let node = tree.leaf.values[head]; node !== 0; node = tree.parent.values[node]) { const edge = elbow(tree, node); x.push(...edge.x); y.push(...edge.y); }
+  const { x, y } = edges(group, pathToRoot(group, head));
   Plotly.restyle("tree", { x: [x], y: [y] }, [1]);
 }
 
 const webgl = Boolean(document.createElement("canvas").getContext("webgl"));
 
 function drawDiffusion(group, head) {
-  const coordinates = [0, 1, 2].map((d) => Array.from({ length: group.size }, (_, i) => (d < group.diffusion.shape[1] ? group.diffusion.row(i)[d] : 0)));
-  const byLayer = element("colour").value === "layer";
-  const all = { mode: "markers", text: coordinates[0].map((_, i) => group.label(i)), customdata: coordinates[0].map((_, i) => i), hovertemplate: "%{text}<extra></extra>",
-    marker: { size: webgl ? 4 : 7, color: Array.from((byLayer ? group.layers : group.entropy).values), colorscale: byLayer ? page.scales.layer : page.scales.entropy, colorbar: bar(byLayer ? "layer" : "entropy") } };
-  const picked = { mode: "markers", hoverinfo: "skip", marker: { size: webgl ? 9 : 14, color: colour("--mark"), symbol: "circle-open", line: { width: 3 } } };
-  const names = webgl ? ["x", "y", "z"] : ["x", "y"];
-  names.forEach((name, d) => { all[name] = coordinates[d]; picked[name] = [coordinates[d][head]]; });
+  const heads = Array.from(group.layers.values.keys()), byLayer = element("colour").value === "layer";
+  const all = {
+    mode: "markers", text: heads.map(group.label), customdata: heads, hovertemplate: "%{text}<extra></extra>",
+    marker: {
+      size: webgl ? 4 : 7, color: Array.from((byLayer ? group.layers : group.entropy).values),
+      colorscale: byLayer ? page.scales.layer : page.scales.entropy, colorbar: bar(byLayer ? "layer" : "entropy"),
+    },
+  };
+  const ring = { size: webgl ? 9 : 14, color: colour("--mark"), symbol: "circle-open", line: { width: 3 } };
+  const picked = { mode: "markers", hoverinfo: "skip", marker: ring };
+  (webgl ? ["x", "y", "z"] : ["x", "y"]).forEach((name, d) => {
+    all[name] = heads.map((i) => group.diffusion.row(i)[d]);
+    picked[name] = [all[name][head]];
+  });
   all.type = picked.type = webgl ? "scatter3d" : "scatter";
-  const side = (text) => ({ ...axis({ title: { text }, showticklabels: false }), backgroundcolor: "rgba(0,0,0,0)", showspikes: false });
+  const side = (text) => ({
+    ...axis({ title: { text }, showticklabels: false }), backgroundcolor: "rgba(0,0,0,0)", showspikes: false,
+  });
   const layout = look({ margin: { l: 0, r: 0, t: 0, b: 0 }, uirevision: group.name, hovermode: "closest" });
-  if (webgl) Object.assign(layout, { dragmode: "orbit", scene: { xaxis: side("1"), yaxis: side("2"), zaxis: side("3"), aspectmode: "cube" } });
-  else Object.assign(layout, { xaxis: side("1"), yaxis: side("2") });
+  const sides = { xaxis: side("1"), yaxis: side("2") };
+  if (webgl) Object.assign(layout, { dragmode: "orbit", scene: { ...sides, zaxis: side("3"), aspectmode: "cube" } });
+  else Object.assign(layout, sides);
   Plotly.react("diffusion", [all, picked], layout, quiet);
 }
 
 function drawAffinity(group, head) {
   const order = Array.from(group.order.values), step = Math.ceil(group.size / 300);
-  const kept = order.filter((_, i) => i % step === 0);
-  const z = kept.map((a) => { const row = group.affinity.row(a); return kept.map((b) => row[b] / 255); });
-  const names = kept.map((i) => group.key(i).replace("-", "."));
-  const trace = { type: "heatmap", z, zmin: 0, zmax: 1, colorscale: page.scales.entropy, colorbar: bar("affinity"), customdata: kept.map((a) => kept.map((b) => `${group.label(a)}<br>${group.label(b)}`)), hovertemplate: "%{customdata}<br>affinity %{z:.2f}<extra></extra>" };
+  const kept = order.filter((_, i) => i % step === 0), last = kept.length - 0.5;
+  const trace = {
+    type: "heatmap", zmin: 0, zmax: 1, colorscale: page.scales.entropy, colorbar: bar("affinity"),
+    z: kept.map((a) => { const row = group.affinity.row(a); return kept.map((b) => row[b] / 255); }),
+    customdata: kept.map((a) => kept.map((b) => `${group.label(a)}<br>${group.label(b)}`)),
+    hovertemplate: "%{customdata}<br>affinity %{z:.2f}<extra></extra>",
+  };
   const place = order.indexOf(head) / step;
   const line = (x0, x1, y0, y1) => ({ type: "line", x0, x1, y0, y1, line: { color: colour("--mark"), width: 1.5 } });
   const bare = { showticklabels: false, fixedrange: true, ticks: "", showgrid: false, zeroline: false };
-  const layout = look({ margin: { l: 4, r: 4, t: 4, b: 4 }, xaxis: bare, yaxis: { ...bare, autorange: "reversed", scaleanchor: "x", constrain: "domain" }, shapes: [line(place, place, -0.5, names.length - 0.5), line(-0.5, names.length - 0.5, place, place)] });
+  const layout = look({
+    margin: { l: 4, r: 4, t: 4, b: 4 }, xaxis: bare,
+    yaxis: { ...bare, autorange: "reversed", scaleanchor: "x", constrain: "domain" },
+    shapes: [line(place, place, -0.5, last), line(-0.5, last, place, place)],
+  });
   Plotly.react("affinity", [trace], layout, quiet);
   element("affinity").kept = kept;
 }
 
 // ---------------------------------------------------------------- the table
 
+const range = (g, i, name) => `${short(g[name + "Low"].values[i])} – ${short(g[name + "High"].values[i])}`;
+const width = (g, i, name) => g[name + "High"].values[i] - g[name + "Low"].values[i];
+
+// name, title, what to sort by, what to show
 const COLUMNS = [
-  ["head", "head", (g, i) => g.layers.values[i] * 10000 + g.heads.values[i], (g, i) => `<a href="#${g.key(i)}">${g.key(i).replace("-", ".")}</a>`],
+  ["head", "head", (g, i) => g.layers.values[i] * 1e4 + g.heads.values[i], (g, i) => `<a href="#${g.key(i)}">${g.key(i).replace("-", ".")}</a>`],
   ["entropy", "entropy", (g, i) => g.entropy.values[i], (g, i) => short(g.entropy.values[i])],
-  ["interval", "95 % interval", (g, i) => g.entropyHigh.values[i] - g.entropyLow.values[i], (g, i) => `${short(g.entropyLow.values[i])} – ${short(g.entropyHigh.values[i])}`],
+  ["interval", "95 % interval", (g, i) => width(g, i, "entropy"), (g, i) => range(g, i, "entropy")],
   ["rank", "rank", (g, i) => g.rank.values[i], (g, i) => short(g.rank.values[i])],
-  ["rankInterval", "rank interval", (g, i) => g.rankHigh.values[i] - g.rankLow.values[i], (g, i) => `${short(g.rankLow.values[i])} – ${short(g.rankHigh.values[i])}`],
+  ["rankInterval", "rank interval", (g, i) => width(g, i, "rank"), (g, i) => range(g, i, "rank")],
   ["bottom", "batches lowest", (g, i) => g.bottom.values[i], (g, i) => `${g.bottom.values[i]}/${g.batches}`],
   ["top", "batches highest", (g, i) => g.top.values[i], (g, i) => `${g.top.values[i]}/${g.batches}`],
   ["folder", "folder", (g, i) => g.folder.values[i], (g, i) => `${g.folder.values[i]}`],
 ];
 
 function wanted(group, i) {
-  const query = element("search").value.trim().toLowerCase(), layer = element("layer-filter").value, count = element("count-filter").value;
+  const query = element("search").value.trim().toLowerCase();
+  const layer = element("layer-filter").value, count = element("count-filter").value;
   if (layer !== "all" && group.layers.values[i] !== Number(layer)) return false;
   if (count === "bottom" && group.bottom.values[i] !== group.batches) return false;
   if (count === "top" && group.top.values[i] !== group.batches) return false;
@@ -225,18 +293,27 @@ function wanted(group, i) {
   return `${group.layerNames[i]} ${group.label(i)}`.toLowerCase().includes(query);
 }
 
+function headerCell(name, title) {
+  const { column, down } = state.sort, sorted = name === column;
+  const order = sorted ? (down ? "descending" : "ascending") : "none", arrow = sorted ? (down ? " ▾" : " ▴") : "";
+  return `<th aria-sort="${order}"><button type="button" data-column="${name}">${title}${arrow}</button></th>`;
+}
+
 function drawTable(group) {
   const { column, down } = state.sort, value = COLUMNS.find(([name]) => name === column)[2];
   const rows = group.byRank.filter((i) => wanted(group, i)).sort((a, b) => (value(group, a) - value(group, b)) * (down ? -1 : 1));
-  element("heads").tHead.innerHTML = "<tr>" + COLUMNS.map(([name, title]) => `<th aria-sort="${name === column ? (down ? "descending" : "ascending") : "none"}"><button type="button" data-column="${name}">${title}${name === column ? (down ? " ▾" : " ▴") : ""}</button></th>`).join("") + "</tr>";
-  element("heads").tBodies[0].innerHTML = rows.map((i) => `<tr data-head="${group.key(i)}">` + COLUMNS.map(([, , , cell]) => `<td>${cell(group, i)}</td>`).join("") + "</tr>").join("");
+  element("heads").tHead.innerHTML = `<tr>${COLUMNS.map(([name, title]) => headerCell(name, title)).join("")}</tr>`;
+  element("heads").tBodies[0].innerHTML = rows.map((i) => {
+    return `<tr data-head="${group.key(i)}">${COLUMNS.map(([, , , cell]) => `<td>${cell(group, i)}</td>`).join("")}</tr>`;
+  }).join("");
   element("shown").textContent = `${rows.length} of ${group.size} heads`;
   markTable();
   return rows;
 }
 
 function markTable() {
-  for (const row of element("heads").tBodies[0].rows) row.classList.toggle("current", row.dataset.head === state.group.key(state.head));
+  const key = state.group.key(state.head);
+  for (const row of element("heads").tBodies[0].rows) row.classList.toggle("current", row.dataset.head === key);
 }
 
 // ---------------------------------------------------------------- choosing
@@ -255,10 +332,14 @@ function show() {
 
 function showGroup(group) {
   element("group").value = group.name;
-  element("layer-filter").innerHTML = '<option value="all">all</option>' + group.layerList.map((layer) => `<option>${layer}</option>`).join("");
+  const layers = group.layerList.map((layer) => `<option>${layer}</option>`);
+  element("layer-filter").innerHTML = `<option value="all">all</option>${layers.join("")}`;
   const [, rows, columns] = group.samples.shape, reduced = rows < group.queries || columns < group.keys;
-  element("sample-note").textContent = `Batch 0, ${group.queries} × ${group.keys}` + (reduced ? `, shown as ${rows} × ${columns} block means` : "")
-    + `, 8 bits an entry${page.kind === "probs" ? "; colour is the square root of attention" : ""}. Rows are queries, columns keys, ordered on the right by the network's query and key trees.`;
+  element("sample-note").textContent = [
+    `Batch 0, ${group.queries} × ${group.keys}${reduced ? `, shown as ${rows} × ${columns} block means` : ""}, 8 bits an entry.`,
+    page.kind === "probs" ? "Colour is the square root of attention." : "",
+    "Rows are queries, columns keys, ordered on the right by the network's query and key trees.",
+  ].join(" ");
   drawMap(group);
   drawTree(group);
   drawTable(group);
@@ -338,7 +419,7 @@ function listen() {
     } else if (row) go(row.dataset.head);
   });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
-  onPick("map", (point) => (point.data.type === "heatmap" ? state.group.index.get(`${state.group.layerList[point.y]}-${point.x}`) : undefined));
+  onPick("map", (point) => state.group.index.get(`${state.group.layerList[point.y]}-${point.x}`));
   onPick("tree", (point) => point.customdata);
   onPick("diffusion", (point) => point.customdata);
   onPick("affinity", (point) => element("affinity").kept[point.y]);
@@ -346,7 +427,7 @@ function listen() {
 
 openGroups().then(() => {
   element("group").innerHTML = page.groups.map(() => "<option></option>").join("");
-  page.groups.forEach((group, i) => { element("group").options[i].textContent = element("group").options[i].value = group.name; });
+  page.groups.forEach(({ name }, i) => Object.assign(element("group").options[i], { textContent: name, value: name }));
   show();
   listen();
   document.body.dataset.ready = "yes";
