@@ -61,7 +61,8 @@ def draw_diffusion(ax: Axes, group: GroupResult, colour: str = "layer", theme: T
     dimensions = 3 if ax.name == "3d" else 2
     missing = max(0, dimensions - group.diffusion.shape[1])
     points = np.pad(group.diffusion[:, :dimensions], ((0, 0), (0, missing)))
-    dots = ax.scatter(*points.T, c=values, cmap=cmap, s=22, edgecolors=theme.background, linewidths=0.4)
+    style: dict[str, Any] = {"cmap": cmap, "s": 22, "edgecolors": theme.background, "linewidths": 0.4}
+    dots = ax.scatter(*points.T, c=values, **style)
     _colour_bar(ax, dots, name)
     ax.set(title=f"Diffusion map of the heads ({group.name})", xlabel="coordinate 1", ylabel="coordinate 2")
     if dimensions == 3:
@@ -217,7 +218,7 @@ def _colour_bar(ax: Axes, mappable: Any, label: str) -> None:
     assert figure is not None
     bar = figure.colorbar(mappable, ax=ax, fraction=0.046, pad=0.14 if ax.name == "3d" else 0.03)
     bar.set_label(label)
-    bar.outline.set_visible(False)  # type: ignore[operator]
+    bar.outline.set_visible(False)
 
 
 def _integer_ticks(axis: Any, names: Array) -> None:

@@ -101,7 +101,7 @@ def join_batches(
     entropies = np.stack([batch.entropies for batch in batches])
     agreement = stability(entropies, fraction=settings.fraction, seed=settings.seed)
     network = np.stack([batch.network_coefficients for batch in batches])
-    affinity = np.mean([batch.affinity for batch in batches], axis=0, dtype=np.float64)
+    affinity = np.stack([batch.affinity for batch in batches]).mean(axis=0, dtype=np.float64)
     coordinates, eigenvalues = _diffusion(affinity)
     return GroupResult(
         name=name,
@@ -136,9 +136,9 @@ def join_batches(
 
 def _display(sample: Array, batch: BatchMeasurement, kind: str) -> dict[str, Array]:
     """The sample batch's matrices before and after its trees order them."""
-    orders = tuple(np.argsort(labels[-1]) for labels in (batch.query_labels, batch.key_labels))
+    queries, keys = np.argsort(batch.query_labels[-1]), np.argsort(batch.key_labels[-1])
     side = display_side(sample.shape[2])
-    before, after = display_matrix(sample, kind, side=side), display_matrix(sample, kind, *orders, side=side)
+    before, after = display_matrix(sample, kind, side=side), display_matrix(sample, kind, queries, keys, side)
     low, high = value_range(before, after)
     return {
         "query_labels": batch.query_labels,

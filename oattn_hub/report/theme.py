@@ -38,7 +38,7 @@ def figure_style(dark: bool = False) -> Iterator[Theme]:
         yield theme
 
 
-def _settings(theme: Theme) -> dict[str, Any]:
+def _settings(theme: Theme) -> Any:  # matplotlib names all keys in one Literal type
     text = dict.fromkeys(
         ("text.color", "axes.labelcolor", "axes.titlecolor", "xtick.color", "ytick.color", "legend.labelcolor"),
         theme.text,
