@@ -61,8 +61,8 @@ def draw_diffusion(ax: Axes, group: GroupResult, colour: str = "layer", theme: T
     dimensions = 3 if ax.name == "3d" else 2
     missing = max(0, dimensions - group.diffusion.shape[1])
     points = np.pad(group.diffusion[:, :dimensions], ((0, 0), (0, missing)))
-    style: dict[str, Any] = {"cmap": cmap, "s": 22, "edgecolors": theme.background, "linewidths": 0.4}
-    dots = ax.scatter(*points.T, c=values, **style)
+    style: dict[str, Any] = {"c": values, "cmap": cmap, "s": 22, "edgecolors": theme.background, "linewidths": 0.4}
+    dots = ax.scatter(*points.T, **style)
     _colour_bar(ax, dots, name)
     ax.set(title=f"Diffusion map of the heads ({group.name})", xlabel="coordinate 1", ylabel="coordinate 2")
     if dimensions == 3:
