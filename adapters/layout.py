@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from oattn_hub.errors import SurgeryError
 
@@ -96,21 +96,21 @@ class HeadLayout:
     refusal: str = ""
 
 
-def split(q: str, k: str, v: str, output: str, *, extra: Sequence[HeadAxis] = (), **options: object) -> HeadLayout:
+def split(q: str, k: str, v: str, output: str, *, extra: Sequence[HeadAxis] = (), **options: Any) -> HeadLayout:
     """Separate query, key and value modules, heads one after another."""
     projections = (HeadAxis(q, "out", ("q",)), HeadAxis(k, "out", ("k",)), HeadAxis(v, "out", ("v",)), *extra)
-    return HeadLayout(HeadAxis(output, "in"), projections, **options)  # type: ignore[arg-type]
+    return HeadLayout(HeadAxis(output, "in"), projections, **options)
 
 
-def fused(qkv: str, output: str, *, extra: Sequence[HeadAxis] = (), **options: object) -> HeadLayout:
+def fused(qkv: str, output: str, *, extra: Sequence[HeadAxis] = (), **options: Any) -> HeadLayout:
     """One module that gives all query heads, then all key heads, then all value heads."""
     projections = (HeadAxis(qkv, "out", ("q", "k", "v")), *extra)
-    return HeadLayout(HeadAxis(output, "in"), projections, **options)  # type: ignore[arg-type]
+    return HeadLayout(HeadAxis(output, "in"), projections, **options)
 
 
-def interleaved(qkv: str, output: str, *, extra: Sequence[HeadAxis] = (), **options: object) -> HeadLayout:
+def interleaved(qkv: str, output: str, *, extra: Sequence[HeadAxis] = (), **options: Any) -> HeadLayout:
     """One module that gives query, key and value of the first head, then of the second, and so on."""
-    return HeadLayout(HeadAxis(output, "in"), (HeadAxis(qkv, "out", ("qkv",)), *extra), **options)  # type: ignore[arg-type]
+    return HeadLayout(HeadAxis(output, "in"), (HeadAxis(qkv, "out", ("qkv",)), *extra), **options)
 
 
 # ``nn.MultiheadAttention`` reads its projections as raw parameters and never calls ``out_proj``.
@@ -157,7 +157,11 @@ def guess_layout(has: Callable[[str], bool]) -> HeadLayout | None:
     output = next((path for path in _OUTPUTS if has(path)), None)
     if output is None:
         return None
-    options = {"counts": _COUNTS, "behaviours": ("fixed_width",), "joint_norms": ("norm", "q_norm", "k_norm")}
+    options: dict[str, Any] = {
+        "counts": _COUNTS,
+        "behaviours": ("fixed_width",),
+        "joint_norms": ("norm", "q_norm", "k_norm"),
+    }
     for names in _SPLITS:
         if all(has(name) for name in names):
             return split(*names, output, **options)

@@ -165,7 +165,9 @@ class EvaluationSection:
         if unknown := sorted(set(value) - known):
             raise FormatError(f"The evaluation has unknown fields {unknown}; update oattn_hub to read it.")
         try:
-            content = {name: tuple(entry) if isinstance(entry, list) else entry for name, entry in value.items()}
+            content: dict[str, Any] = {
+                name: tuple(entry) if isinstance(entry, list) else entry for name, entry in value.items()
+            }
             content["metrics"] = tuple(MetricInfo(**entry) for entry in value["metrics"])
             content["heads"] = tuple((int(layer), int(head)) for layer, head in value["heads"])
             content["scores"] = tuple(_score(entry) for entry in value["scores"])
