@@ -68,10 +68,10 @@ def run(printed: Printed, loaded: LoadedModel, inputs: CalibrationInputs, out: P
 
 
 def save_small(png: bytes, path: Path) -> None:
-    """Keep a figure 1,200 pixels wide in 64 colours, so that a repository can hold it."""
+    """Keep a figure 1,200 pixels wide in 200 colours, so that a repository can hold it."""
     image = Image.open(BytesIO(png)).convert("RGB")
     image.thumbnail((1200, 1200))
-    image.quantize(64).save(path, optimize=True)
+    image.quantize(200).save(path, optimize=True)
 
 
 # Figures --------------------------------------------------------------------------------------------------------------

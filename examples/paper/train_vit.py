@@ -144,9 +144,8 @@ def train(model: Any, images: torch.Tensor, labels: torch.Tensor, minutes: float
                 losses.append(loss.item())
             if not budget.is_left:
                 break
-        watched = accuracy(model, *watch)
-        budget.end_epoch(f"loss {np.mean(losses):.3f}  held-out accuracy {watched:.3f}")
-    return {"minutes": budget.used / 60, "epochs": budget.epoch, "held_out_accuracy": watched}
+        budget.end_epoch(f"loss {np.mean(losses):.3f}  held-out accuracy {accuracy(model, *watch):.3f}")
+    return {"minutes": budget.used / 60, "epochs": budget.epoch, "held_out_accuracy": accuracy(model, *watch)}
 
 
 def save(model: ViTForImageClassification, out: Path) -> None:
