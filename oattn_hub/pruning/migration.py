@@ -101,8 +101,8 @@ def _load(model: nn.Module, state: dict[str, torch.Tensor], where: Path) -> None
         raise FormatError(
             f"{where} lacks {sorted(tied)[0]} and {len(tied) - 1} others; it is not a {type(model).__name__}."
         )
-    if hasattr(model, "tie_weights"):
-        model.tie_weights()
+    transformers_model: Any = model
+    transformers_model.tie_weights()
 
 
 def _processor(where: Path) -> Any:

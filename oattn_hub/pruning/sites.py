@@ -11,7 +11,8 @@ from oattn_hub.adapters import Adapter, AttentionSite, find_adapter
 from oattn_hub.adapters.layout import HeadAxis, HeadLayout, guess_layout
 from oattn_hub.errors import InvalidInput, SurgeryError
 from oattn_hub.files import fingerprint
-from oattn_hub.pruning.plan import Head, structure_of
+from oattn_hub.pruning.plan import Head as Head
+from oattn_hub.pruning.plan import structure_of
 from oattn_hub.pruning.portable import indices
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ def head_sites(model: nn.Module, adapter: Adapter | str | None = None) -> list[H
 
 def layout_of(adapter: Adapter, site: AttentionSite) -> HeadLayout:
     """The layout that ``adapter`` gives for ``site``, a guess where it gives none, or a clear refusal."""
-    layout = adapter.layout
+    layout: Any = adapter.layout
     if not isinstance(layout, HeadLayout) and layout is not None:
         layout = layout.get(site.group) or layout.get(site.kind)
     if layout is None:
@@ -105,7 +106,8 @@ def layout_of(adapter: Adapter, site: AttentionSite) -> HeadLayout:
             f"Adapter {adapter.name!r} does not say where the heads of {site.name} ({type(site.module).__qualname__}) "
             "lie in its projections. Add a HeadLayout to the adapter (see adapters/layout.py)."
         )
-    return layout
+    chosen: HeadLayout = layout
+    return chosen
 
 
 def _find(module: Any, path: str) -> Any:

@@ -25,7 +25,7 @@ def across_groups(subject: Subject, by_group: dict[str, Values]) -> Values:
     Entropies of attention matrices of different shapes do not compare, their ranks do.
     """
     groups = _report(subject).groups
-    values = {}
+    values: dict[tuple[int, int], float] = {}
     for name, group in groups.items():
         own = by_group[name]
         if len(groups) > 1:
