@@ -54,10 +54,10 @@ def test_training_the_vit_goes_on_where_it_stopped(tmp_path):
     write_images(tmp_path / "cifar10-train.npz", 700)  # 500 of them are kept back
     write_images(tmp_path / "cifar10-test.npz", 20)
     epochs = []
-    for minutes in (0.0001, 0.15):
+    for minutes in (0.0001, 0.05):
         run("train_vit.py", "--data", tmp_path, "--out", tmp_path, "--minutes", minutes, home=tmp_path)
         epochs.append(json.loads((tmp_path / "training.json").read_text())["epochs"])
-    log = run("train_vit.py", "--data", tmp_path, "--out", tmp_path, "--minutes", 0.15, home=tmp_path)
+    log = run("train_vit.py", "--data", tmp_path, "--out", tmp_path, "--minutes", 0.05, home=tmp_path)
     assert epochs[0] == 1
     assert epochs[1] > 1
     assert "epoch" not in log.splitlines()[0].split("{")[0]  # the budget is used: nothing is trained again
