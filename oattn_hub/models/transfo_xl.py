@@ -28,7 +28,7 @@ Memory = list[torch.Tensor]  # one (memory, batch, d_model) tensor per layer: th
 
 
 @strict
-class TransfoXLConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
+class TransfoXLConfig(PreTrainedConfig):
     """Shape of a Transformer-XL, with the keys of the Hub's config.json.
 
     `mem_len` past positions are remembered; `same_length` lets every query see the same number of keys; distances
@@ -197,7 +197,7 @@ class TransfoXLLMHeadModelOutput(ModelOutput):
     attentions: tuple[torch.Tensor, ...] | None = None
 
 
-class TransfoXLPreTrainedModel(PreTrainedModel):  # type: ignore[no-untyped-call]
+class TransfoXLPreTrainedModel(PreTrainedModel):
     config: TransfoXLConfig
     config_class = TransfoXLConfig
     base_model_prefix = "transformer"
@@ -224,7 +224,7 @@ class TransfoXLPreTrainedModel(PreTrainedModel):  # type: ignore[no-untyped-call
             init.zeros_(module.cluster_bias)
 
 
-class TransfoXLModel(TransfoXLPreTrainedModel):  # type: ignore[no-untyped-call]
+class TransfoXLModel(TransfoXLPreTrainedModel):
     """The decoder stack: token ids and memory in, hidden states and new memory out."""
 
     def __init__(self, config: TransfoXLConfig) -> None:
@@ -323,7 +323,7 @@ class TransfoXLModel(TransfoXLPreTrainedModel):  # type: ignore[no-untyped-call]
         return [past[:, max(0, past.shape[1] - self.mem_len) :].transpose(0, 1) for past in joined]
 
 
-class TransfoXLLMHeadModel(TransfoXLPreTrainedModel):  # type: ignore[no-untyped-call]
+class TransfoXLLMHeadModel(TransfoXLPreTrainedModel):
     """Transformer-XL language model with adaptive softmax, its tables tied to the input embedding."""
 
     def __init__(self, config: TransfoXLConfig) -> None:

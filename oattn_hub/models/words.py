@@ -37,6 +37,6 @@ def build_word_tokenizer(text: str, max_words: int | None = None) -> PreTrainedT
     tokenizer = Tokenizer(models.WordLevel(numbers, unk_token=UNKNOWN))
     tokenizer.normalizer = normalizers.Replace("\n", f" {END_OF_LINE} ")
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+    return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, unk_token=UNKNOWN, eos_token=END_OF_LINE, pad_token=END_OF_LINE
     )
