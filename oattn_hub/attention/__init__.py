@@ -5,8 +5,9 @@ Reading a store needs no torch; the names that do need it are imported when they
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from oattn_hub.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from oattn_hub.attention.inputs import CalibrationInputs as CalibrationInputs
@@ -21,21 +22,17 @@ if TYPE_CHECKING:
 
 # public name -> module that defines it
 _EXPORTS = {
-    "AttentionStore": "store",
-    "CalibrationInputs": "inputs",
-    "HeadRecord": "store",
-    "LoadedModel": "loading",
-    "StoreInfo": "store",
-    "calibration_inputs": "inputs",
-    "capture": "recorder",
-    "capture_inputs": "recorder",
-    "load_model": "loading",
+    "AttentionStore": "oattn_hub.attention.store",
+    "CalibrationInputs": "oattn_hub.attention.inputs",
+    "HeadRecord": "oattn_hub.attention.store",
+    "LoadedModel": "oattn_hub.attention.loading",
+    "StoreInfo": "oattn_hub.attention.store",
+    "calibration_inputs": "oattn_hub.attention.inputs",
+    "capture": "oattn_hub.attention.recorder",
+    "capture_inputs": "oattn_hub.attention.recorder",
+    "load_model": "oattn_hub.attention.loading",
 }
 
 __all__ = [*_EXPORTS]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _EXPORTS:
-        raise AttributeError(f"module 'oattn_hub.attention' has no attribute {name!r}; it has {', '.join(_EXPORTS)}")
-    return getattr(import_module(f"oattn_hub.attention.{_EXPORTS[name]}"), name)
+__getattr__, __dir__ = lazy_exports(__name__, _EXPORTS)

@@ -5,8 +5,9 @@ Plans are data and need no torch; the names that do need it are imported when th
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from oattn_hub.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from oattn_hub.pruning.checkpoint import load_pruned as load_pruned
@@ -21,21 +22,17 @@ if TYPE_CHECKING:
 
 # public name -> module that defines it
 _EXPORTS = {
-    "PrunedModel": "pruned",
-    "PruningPlan": "plan",
-    "evaluate": "evaluation",
-    "list_scores": "scores",
-    "load_pruned": "checkpoint",
-    "masked": "masks",
-    "migrate": "migration",
-    "plan_from_report": "planning",
-    "read_manifest": "checkpoint",
+    "PrunedModel": "oattn_hub.pruning.pruned",
+    "PruningPlan": "oattn_hub.pruning.plan",
+    "evaluate": "oattn_hub.pruning.evaluation",
+    "list_scores": "oattn_hub.pruning.scores",
+    "load_pruned": "oattn_hub.pruning.checkpoint",
+    "masked": "oattn_hub.pruning.masks",
+    "migrate": "oattn_hub.pruning.migration",
+    "plan_from_report": "oattn_hub.pruning.planning",
+    "read_manifest": "oattn_hub.pruning.checkpoint",
 }
 
 __all__ = [*_EXPORTS]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _EXPORTS:
-        raise AttributeError(f"module 'oattn_hub.pruning' has no attribute {name!r}; it has {', '.join(_EXPORTS)}")
-    return getattr(import_module(f"oattn_hub.pruning.{_EXPORTS[name]}"), name)
+__getattr__, __dir__ = lazy_exports(__name__, _EXPORTS)
