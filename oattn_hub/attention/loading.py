@@ -195,6 +195,10 @@ def _load_transformers(request: _Request) -> LoadedModel:
         model = model_class.from_pretrained(
             request.source, use_safetensors=None if request.allow_pickle or request.gguf_file else True, **options
         )
+    quantizer = getattr(model, "hf_quantizer", None)
+    if request.gguf_file is not None and quantizer is not None:
+        # the weights are plain floats now; left marked as quantised, the model could not be saved
+        quantizer.remove_quantization_config(model)
     folder = Path(request.source)
     revision = _content_fingerprint(folder) if folder.is_dir() else request.revision
     processor = _processor(_modality(model, "transformers"), request.source, options)
