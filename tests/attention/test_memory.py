@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 BENCHMARK = Path(__file__).parents[2] / "benchmarks/capture.py"
-HEADS, TOKENS = 8, 768
+HEADS, TOKENS = 8, 1024
 LAYER = HEADS * TOKENS**2 * 4 / 2**20  # MiB of float32
 
 
