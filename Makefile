@@ -40,8 +40,12 @@ lint: $(VENV)/.dev-ready
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# The last two need data that is not part of the project: `make bench DATA=folder` (benchmarks/RESULTS.md says which)
 bench: $(VENV)/.dev-ready
-	@set -e; for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script; done
+	@set -e; for name in startup capture analyze geometry paraproduct hub; do \
+	  echo "== $$name"; $(BIN)/python benchmarks/$$name.py; done
+	@set -e; if [ -n "$(DATA)" ]; then $(BIN)/python benchmarks/theory.py --cifar $(DATA); \
+	  $(BIN)/python benchmarks/pruning.py minilm smollm vit --data $(DATA); fi
 
 # The page is tested in a real browser; without root the tests that need it say how to install it
 browser:
