@@ -13,7 +13,6 @@ import argparse
 import json
 import os
 import platform
-import resource
 import statistics
 import subprocess
 import sys
@@ -65,12 +64,11 @@ def measure(args: argparse.Namespace) -> dict[str, float]:
     with torch.inference_mode(), tempfile.TemporaryDirectory(dir=os.environ.get("TMPDIR")) as folder:
         # everything that is imported or set up once belongs to the warm process, not to the way's peak
         _run(args.way, model, [batches[0][:, :64]], Path(folder) / "warm-up")
-        before = _resident()
+        before = _reset_peak()
         wall, cpu = time.perf_counter(), time.process_time()
         _run(args.way, model, batches, Path(folder) / "run")
         wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before
-    return {"wall": wall / args.batches, "cpu": cpu / args.batches, "memory": peak / 2**20}
+    return {"wall": wall / args.batches, "cpu": cpu / args.batches, "memory": _resident("VmHWM") - before}
 
 
 def _run(way: str, model: Any, batches: list[Any], folder: Path) -> None:
@@ -93,9 +91,16 @@ def _run(way: str, model: Any, batches: list[Any], folder: Path) -> None:
         del output
 
 
-def _resident() -> int:
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * resource.getpagesize()
+def _reset_peak() -> float:
+    """Forget the peak so far; returns the resident MiB now. (``ru_maxrss`` starts from the parent's peak.)"""
+    Path("/proc/self/clear_refs").write_text("5")
+    return _resident("VmRSS")
+
+
+def _resident(field: str) -> float:
+    """A field of /proc/self/status in MiB: VmRSS is what is resident now, VmHWM its peak."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) / 2**10 for line in lines if line.startswith(f"{field}:"))
 
 
 def _table(results: dict[str, list[dict[str, float]]], args: argparse.Namespace) -> str:
