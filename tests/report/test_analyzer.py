@@ -187,7 +187,7 @@ def test_a_second_call_does_not_even_load_the_model(
     def never(*_: Any, **__: Any) -> None:
         raise AssertionError("the model was loaded again")
 
-    monkeypatch.setattr("oattn_hub.attention.loading.load_model", never)
+    monkeypatch.setattr("oattn_hub.attention.load_model", never)
     again = oh.analyze(str(text_folder), batches=2, tokens=16, out=tmp_path / "out")
     assert again.fingerprint == first.fingerprint
     assert Report.load(tmp_path / "out").fingerprint == first.fingerprint
