@@ -48,8 +48,8 @@ def plan_from_report(
         fraction: part of all heads to remove, e.g. 0.2.
         heads: exactly these (layer, head) pairs.
         max_loss_increase: the largest set found whose measured cost stays within this budget: 0.01 allows the task's
-            loss to get 1 % worse, or, for a model without a task, a divergence of 0.01.
-        metric: what the budget is about instead of the loss: ``accuracy``, ``mrr`` or ``divergence``.
+            loss to get 1 % worse, or, for an embedder or a model without a task, a divergence of 0.01.
+        metric: what the budget is about instead: ``loss``, ``accuracy``, ``mrr`` or ``divergence``.
         score: rank by this score instead of the one that was measured to cost least.
         min_heads_per_layer: leave at least so many heads in every layer; 0 lets whole layers go.
         model: the model, if it is not to be loaded from where the report says.

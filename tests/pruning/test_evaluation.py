@@ -187,7 +187,7 @@ def test_plan_within_a_budget_was_measured(evaluated: Report, bert: Any) -> None
     assert plan.cost["increase"] <= 0.2
     assert 0 < plan.evaluations <= 3 * 4
     assert plan.chosen_by["max_loss_increase"] == 0.2
-    nothing = evaluated.plan(max_loss_increase=0.0, model=bert, data=batches(12, seed=3), score="weight")
+    nothing = evaluated.plan(max_loss_increase=0.0, metric="loss", model=bert, data=batches(12, seed=3), score="weight")
     assert nothing.cost is not None
     assert nothing.cost["metric"] == "loss"
     assert nothing.cost["increase"] <= 0
@@ -195,9 +195,17 @@ def test_plan_within_a_budget_was_measured(evaluated: Report, bert: Any) -> None
         evaluated.plan(max_loss_increase=0.1, metric="bleu", model=bert, data=batches(12, seed=3))
 
 
+def test_an_embedders_budget_is_about_its_embeddings(evaluated: Report, bert: Any) -> None:
+    plan = evaluated.plan(max_loss_increase=0.01, model=bert, data=batches(12, seed=3))
+    assert plan.cost is not None
+    assert plan.cost["metric"] == "divergence"
+    assert plan.cost["increase"] <= 0.01
+    assert len(plan.heads) < len(evaluated.heads)
+
+
 def test_budget_cost_is_that_of_the_masked_model(evaluated: Report, bert: Any) -> None:
     data = batches(12, seed=3)
-    plan = evaluated.plan(max_loss_increase=0.05, model=bert, data=data)
+    plan = evaluated.plan(max_loss_increase=0.05, metric="loss", model=bert, data=data)
     loaded, task, held_out = load_model(bert), RetrievalTask(), data[4:]
     with plan.masked(bert):
         seen = task.observe(loaded, held_out)
