@@ -17,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("report", type=Path, help="folder of a report, or a plan (JSON)")
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--fraction", type=float, help="part of the heads to remove, e.g. 0.2")
-    how.add_argument("--budget", help="as many heads as this allows, e.g. 1%% more loss (of an embedder: 0.01 of 1 - cosine)")
+    how.add_argument("--budget", help="as many heads as this allows, e.g. 1%% more loss, or 0.01 of 1 - cosine")
     how.add_argument("--heads", help="exactly these, as layer.head separated by commas: 0.1,0.5,3.2")
     parser.add_argument("--metric", help="what the budget is about instead: loss, accuracy, mrr or divergence")
     parser.add_argument("--score", help="rank by this score; default: the one that was measured to cost least")
