@@ -131,4 +131,5 @@ def test_the_notebook_runs(hub: tuple[dict[str, str], Path], monkeypatch: pytest
     notebook = nbformat.read(ROOT / "examples/quickstart.ipynb", as_version=4)
     NotebookClient(notebook, timeout=600, resources={"metadata": {"path": str(work)}}).execute()
     outputs = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
-    assert any("image/png" in output.get("data", {}) for output in outputs)
+    figures = sum("report.plot." in cell.source for cell in notebook.cells if cell.cell_type == "code")
+    assert sum("image/png" in output.get("data", {}) for output in outputs) == figures > 1

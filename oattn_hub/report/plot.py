@@ -84,6 +84,7 @@ class ReportPlots:
         return self._draw(ax, (5, 4.4), figures.draw_attention, group, layer, head, organised, kind)
 
     def _draw(self, ax: Axes | None, size: tuple[float, float], draw: Drawing, *args: Any, three: bool = False) -> Axes:
+        import matplotlib
         import matplotlib.pyplot as plt
 
         with figure_style(self.dark) as theme:
@@ -91,6 +92,9 @@ class ReportPlots:
                 projection = {"projection": "3d"} if three else None
                 ax = plt.subplots(figsize=size, layout="constrained", subplot_kw=projection)[1]
             drawn: Axes = draw(ax, *args, theme=theme)
+            interactive = matplotlib.is_interactive()
+        # a notebook's first figure turns this on; leaving the style turned it off again, and no later figure was shown
+        matplotlib.interactive(interactive)
         return drawn
 
 
