@@ -195,6 +195,8 @@ def _report(
     call: _Call,
     clock: _Clock,
 ) -> Report:
+    from oattn_hub.hub.license import license_of
+
     model = ModelInfo(
         id=loaded.model_id,
         revision=loaded.revision,
@@ -237,21 +239,6 @@ def _command(call: _Call) -> str:
         if value is not None and value is not False and name != "token":
             words += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
     return shlex.join(words + (["--theory"] if call.theory else []))
-
-
-def license_of(source: str | None) -> str | None:
-    """What the model's card says, if it has one."""
-    from huggingface_hub import ModelCard, hf_hub_download
-
-    if source is None:
-        return None
-    card = Path(source) / "README.md"
-    try:
-        if not Path(source).is_dir() and source.count("/") == 1:
-            card = Path(hf_hub_download(source, "README.md"))
-        return ModelCard.load(card).data.license if card.is_file() else None
-    except (OSError, ValueError):  # no card, no connection, or front matter that is not valid: not worth failing for
-        return None
 
 
 def _checked_settings(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -14,6 +16,7 @@ from oattn_hub.files import atomic_path, read_json, write_json, write_text
 from oattn_hub.hub.card import report_readme
 from oattn_hub.hub.checkpoint_card import checkpoint_readme
 from oattn_hub.hub.content import content_ids
+from oattn_hub.hub.license import license_of
 from oattn_hub.hub.publish import Publication, publish_folder
 
 if TYPE_CHECKING:
@@ -102,6 +105,7 @@ def kind_of(folder: Path) -> str:
 
 def write_report_folder(report: Report, folder: Path, repo_id: str | None = None) -> Path:
     """Everything a results repo holds."""
+    report = _shareable(report)
     report.save(folder)
     report.write_page(folder / "report.html")
     figures = report.save_figures(folder / "figures")
@@ -124,14 +128,14 @@ def write_checkpoint_card(
         evaluation = EvaluationSection.from_json(read_json(folder / _EVALUATION))
     elif evaluation is not None:
         write_json(folder / _EVALUATION, evaluation.to_json())
-    license = license or _license_of(manifest["plan"]["source"])
+    license = license or license_of(manifest["plan"]["source"])
     figures = section_figures("evaluation", evaluation)
     for figure in figures:
         with atomic_path(folder / "figures" / f"{figure.name}.png") as draft:
             draft.write_bytes(render(figure))
     readme = checkpoint_readme(
         folder,
-        _without_local_paths(folder, manifest),
+        _shareable_manifest(folder, manifest),
         repo_id=repo_id,
         license=license,
         evaluation=evaluation,
@@ -141,7 +145,7 @@ def write_checkpoint_card(
     return folder / "README.md"
 
 
-def _without_local_paths(folder: Path, manifest: dict[str, Any]) -> dict[str, Any]:
+def _shareable_manifest(folder: Path, manifest: dict[str, Any]) -> dict[str, Any]:
     """Nobody else can load from a folder on this disk, nor need they know its name."""
     source = manifest["plan"]["source"]
     if source is not None and Path(source).exists():
@@ -150,12 +154,29 @@ def _without_local_paths(folder: Path, manifest: dict[str, Any]) -> dict[str, An
     return manifest
 
 
+def _shareable(report: Report) -> Report:
+    """The same for a report: of folders on this disk only the last name is left."""
+    model, made = report.model, report.provenance
+    source = None if model.source is None or Path(model.source).exists() else model.source
+    options = {name: _last_name(value) if isinstance(value, str) else value for name, value in model.options.items()}
+    command = made.command
+    if command.startswith("oattn "):
+        command = shlex.join(_last_name(word) for word in shlex.split(command))
+    return replace(
+        report, model=replace(model, source=source, options=options), provenance=replace(made, command=command)
+    )
+
+
+def _last_name(word: str) -> str:
+    return Path(word).name if Path(word).is_absolute() or Path(word).exists() else word
+
+
 def card_of(source: str | Path, repo_id: str | None = None) -> str:
     """The card of a report's or a checkpoint's folder, without a network and without drawing its figures."""
     if kind_of(Path(source)) == "report":
         from oattn_hub.report.plot import planned_figures
 
-        report = _load_report(source)
+        report = _shareable(_load_report(source))
         return report_readme(report, [Path(f"{figure.name}.png") for figure in planned_figures(report)], repo_id)
     with TemporaryDirectory(prefix="oattn-") as temporary:
         return write_card(source, Path(temporary) / "card", repo_id).read_text(encoding="utf-8")
@@ -165,7 +186,7 @@ def write_card(source: str | Path, target: Path, repo_id: str | None = None) -> 
     """Write the card and the figures that it shows to a new or empty folder; returns the README."""
     with _folder(target) as folder:
         if kind_of(Path(source)) == "report":
-            report = _load_report(source)
+            report = _shareable(_load_report(source))
             figures = report.save_figures(folder / "figures")
             write_text(folder / "README.md", report_readme(report, figures, repo_id))
             return folder / "README.md"
@@ -179,12 +200,6 @@ def _load_report(folder: str | Path) -> Report:
     from oattn_hub.report import Report
 
     return Report.load(folder)
-
-
-def _license_of(source: str | None) -> str | None:
-    from oattn_hub.analyzer import license_of
-
-    return license_of(source)
 
 
 def _message(manifest: dict[str, Any]) -> str:

@@ -13,7 +13,7 @@ from huggingface_hub import ModelCard
 from oattn_hub.cards import render
 from oattn_hub.errors import FormatError, InvalidInput
 from oattn_hub.files import read_json, write_json
-from oattn_hub.hub import card_of, push_report, write_card
+from oattn_hub.hub import card_of, load_report, push_report, write_card
 from oattn_hub.hub.card import hub_id, report_readme
 from oattn_hub.hub.checkpoint_card import _head_map
 from oattn_hub.hub.local import LocalHub
@@ -53,6 +53,24 @@ def test_every_figure_of_the_card_is_there_and_every_value_filled(folder: Path) 
         assert (folder / path).read_bytes().startswith(b"\x89PNG")
     for hole in ("More Information Needed", "None", "{{", "}}", "TODO", "nan", "Undefined"):
         assert hole not in text, hole
+
+
+def test_a_published_report_does_not_name_the_folders_of_this_disk(tiny_report: Report, tmp_path: Path) -> None:
+    model, data = tmp_path / "my secret models" / "tiny", tmp_path / "notes.txt"
+    model.mkdir(parents=True)
+    local = replace(
+        tiny_report,
+        model=replace(
+            tiny_report.model, source=str(model), options={"cache_dir": str(tmp_path), "gguf_file": "a.gguf"}
+        ),
+        provenance=replace(tiny_report.provenance, command=f"oattn analyze '{model}' --data {data} --seed 3"),
+    )
+    folder = Path(push_report(local, "me/heads", dry_run=tmp_path / "dry").folder or "")
+    for file in (path for path in folder.rglob("*") if path.is_file()):
+        assert str(tmp_path).encode() not in file.read_bytes(), file.name
+    published = load_report(folder)
+    assert published.provenance.command == "oattn analyze tiny --data notes.txt --seed 3"
+    assert (published.model.source, published.model.options["gguf_file"]) == (None, "a.gguf")
 
 
 def test_the_front_matter_is_what_the_hub_expects(folder: Path, plain_hub: LocalHub, monkeypatch: Any) -> None:
