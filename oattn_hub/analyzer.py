@@ -106,7 +106,9 @@ def _run(call: _Call, request: Request, progress: Progress) -> Report:
     clock = _Clock()
     with clock.stage("load"):
         loaded, inputs = _load(call, progress)
-    run = Run(loaded.model_id, loaded.revision, inputs.fingerprint, dict(call.loading, token=None), call.parameters)
+    # the source too: a report names the folder its model came from, so a copy elsewhere gets a report of its own
+    place = (loaded.model_id, loaded.revision, _absolute(loaded.source))
+    run = Run(*place, inputs.fingerprint, dict(call.loading, token=None), call.parameters)
     finished = run.report()
     if finished is None:
         with clock.stage("capture"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable, Iterator
 from functools import cache
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -23,6 +24,14 @@ def _wheel_folder(package: str, inside: str) -> Path:
         # on CI a missing wheel is a broken set-up, not a reason to pass
         (pytest.fail if os.environ.get("CI") else pytest.skip)(message)
     return Path(str(spec.origin)).parent / inside
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _runs_of_these_tests_only(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """No test reads or leaves anything in the cache of the person who runs it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OATTN_HOME", str(tmp_path_factory.mktemp("oattn-home")))
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -53,6 +62,28 @@ def vit_folder() -> Path:
 def wikitext_excerpt() -> Path:
     """A short excerpt of WikiText-2 (CC BY-SA; see tests/data/README.md)."""
     return DATA / "wikitext2-excerpt.txt"
+
+
+@pytest.fixture(scope="session")
+def save_word_tokenizer() -> Callable[[Path], int]:
+    """Writes a tokenizer of a few English words into a tiny model's folder, and returns how many tokens it knows."""
+
+    def save(folder: Path) -> int:
+        from tokenizers import Tokenizer
+        from tokenizers.models import WordLevel
+        from tokenizers.pre_tokenizers import Whitespace
+        from transformers import PreTrainedTokenizerFast
+
+        special = {name: f"[{name[:3].upper()}]" for name in ("unk_token", "cls_token", "sep_token", "pad_token")}
+        special["mask_token"] = "[MASK]"
+        frequent = ["the", "and", "of", "to", "a", "in", "I", "you", "my", "that", "is", "not", "with", "his", "it"]
+        words = [*special.values(), *frequent]
+        tokenizer = Tokenizer(WordLevel({word: i for i, word in enumerate(words)}, unk_token="[UNK]"))
+        tokenizer.pre_tokenizer = Whitespace()
+        PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special).save_pretrained(folder)
+        return len(words)
+
+    return save
 
 
 @pytest.fixture(scope="session")

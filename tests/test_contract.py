@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,32 +13,15 @@ import oattn_hub as oh
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(save_word_tokenizer: Callable[[Path], int], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny BERT with a word-level tokenizer, saved as a user's local folder."""
     import torch
-    from tokenizers import Tokenizer
-    from tokenizers.models import WordLevel
-    from tokenizers.pre_tokenizers import Whitespace
-    from transformers import BertConfig, BertForMaskedLM, PreTrainedTokenizerFast
+    from transformers import BertConfig, BertForMaskedLM
 
     target = tmp_path_factory.mktemp("tiny-bert")
-    words = [
-        "[UNK]",
-        "[CLS]",
-        "[SEP]",
-        "[PAD]",
-        "[MASK]",
-        *["the", "and", "of", "to", "a", "in", "I", "you", "my", "that", "is", "not", "with", "his", "it"],
-    ]
-    tokenizer = Tokenizer(WordLevel({word: i for i, word in enumerate(words)}, unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = Whitespace()
-    special = {"unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]", "pad_token": "[PAD]"}
-    PreTrainedTokenizerFast(tokenizer_object=tokenizer, mask_token="[MASK]", **special).save_pretrained(target)
+    sizes = {"hidden_size": 48, "num_hidden_layers": 3, "num_attention_heads": 6, "intermediate_size": 64}
     torch.manual_seed(0)
-    config = BertConfig(
-        vocab_size=len(words), hidden_size=48, num_hidden_layers=3, num_attention_heads=6, intermediate_size=64
-    )
-    BertForMaskedLM(config).save_pretrained(target)
+    BertForMaskedLM(BertConfig(vocab_size=save_word_tokenizer(target), **sizes)).save_pretrained(target)
     return target
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -44,38 +46,13 @@ def inputs() -> list[dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def text_folder(bert_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same model with a tokenizer of single letters."""
-    import shutil
-
-    from tokenizers import Tokenizer
-    from tokenizers.models import WordLevel
-    from tokenizers.pre_tokenizers import Whitespace
-    from transformers import PreTrainedTokenizerFast
-
+def text_folder(
+    bert_folder: Path, save_word_tokenizer: Callable[[Path], int], tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """The same model with a tokenizer of words."""
     folder = tmp_path_factory.mktemp("text") / "tiny-bert"
     shutil.copytree(bert_folder, folder)
-    words = [
-        "[UNK]",
-        "[CLS]",
-        "[SEP]",
-        "[PAD]",
-        "[MASK]",
-        "the",
-        "and",
-        "of",
-        "to",
-        "in",
-        "I",
-        "you",
-        "my",
-        "that",
-        "is",
-    ]
-    tokenizer = Tokenizer(WordLevel({word: i for i, word in enumerate(words)}, unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = Whitespace()
-    special = {"unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]", "pad_token": "[PAD]"}
-    PreTrainedTokenizerFast(tokenizer_object=tokenizer, mask_token="[MASK]", **special).save_pretrained(folder)
+    save_word_tokenizer(folder)
     return folder
 
 
@@ -306,6 +283,17 @@ def test_command_line_errors_are_one_line(tmp_path: Path, capsys: pytest.Capture
     lines = capsys.readouterr().err.strip().splitlines()
     assert len(lines) == 3
     assert all(line.startswith("oattn: ") for line in lines)
+
+
+def test_a_copy_of_the_model_gets_a_report_that_names_the_copy(text_folder: Path, tmp_path: Path) -> None:
+    copies = [tmp_path / place / "models" / "tiny-bert" for place in ("one", "two")]
+    for copy in copies:
+        shutil.copytree(text_folder, copy)
+    first, second = (oh.analyze(copy, batches=2, tokens=16) for copy in copies)
+    assert first.model.id == second.model.id == "models/tiny-bert"
+    assert [first.model.source, second.model.source] == [str(copy) for copy in copies]
+    shutil.rmtree(copies[0])  # a plan loads the model from where the report says
+    assert len(second.plan(fraction=0.25, inputs=2, tokens=16).heads) == 3
 
 
 def test_the_command_in_the_report_makes_it_again(text_folder: Path, tmp_path: Path) -> None:
