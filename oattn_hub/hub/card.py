@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from oattn_hub.report.records import HeadRecord, ModelInfo, Provenance
 
 _HUB_ID = re.compile(r"[\w-][\w.-]*/[\w.-]+", re.ASCII)
+_DATASET = re.compile(r"\bdataset:([\w-][\w.-]*(?:/[\w.-]+)?)", re.ASCII)  # as ``calibration_inputs`` describes it
 _SHOWN = 10  # heads in a card's table; all of them are in the report
 _CAPTIONS = {
     "batches": "Entropy of the heads in every batch",
@@ -34,6 +35,7 @@ def report_readme(report: Report, figures: Iterable[Path], repo_id: str | None =
     metadata = {
         "library_name": "oattn_hub",
         **base_metadata(report.model),
+        **_datasets(report),
         **({"metrics": [metric.name for metric in report.evaluation.metrics]} if report.evaluation else {}),
         "tags": ["oattn_hub", "attention-head-report", "interpretability", "attention"],
         "oattn_hub": {"kind": "report", "summary": summary},
@@ -105,6 +107,14 @@ def base_metadata(model: ModelInfo) -> dict[str, Any]:
     if model.license:
         metadata["license"] = model.license
     return metadata
+
+
+def _datasets(report: Report) -> dict[str, list[str]]:
+    """The Hub's datasets among what was read, by their ids."""
+    section = report.evaluation
+    read = [report.provenance.data, *((section.calibration, section.evaluation) if section else ())]
+    found = sorted({name for description in read for name in _DATASET.findall(description)})
+    return {"datasets": found} if found else {}
 
 
 def hub_id(model_id: str, source: str | None) -> str | None:

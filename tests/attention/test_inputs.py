@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import wave
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -100,6 +101,22 @@ def test_a_model_without_its_tokenizer(zoo: Any) -> None:
 def test_datasets_are_optional(minilm: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "datasets", None)
     with pytest.raises(MissingDependency, match=r"pip install oattn_hub\[datasets\]"):
+        calibration_inputs(minilm, "dataset:owner/name")
+
+
+def test_a_dataset_of_the_hub(minilm: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+
+    def load_dataset(path: str, name: str | None, *, split: str) -> dict[str, list[str]]:
+        asked.append((path, name, split))
+        return {"body": ["One sentence after another."] * 40}
+
+    monkeypatch.setitem(__import__("sys").modules, "datasets", SimpleNamespace(load_dataset=load_dataset))
+    inputs = calibration_inputs(minilm, "dataset:owner/name?split=valid&column=body&config=en", batches=2, tokens=16)
+    assert asked == [("owner/name", "en", "valid")]
+    assert inputs[0]["input_ids"].shape == (1, 16)
+    assert inputs.description.startswith("dataset:owner/name?")
+    with pytest.raises(LoadError, match="text"):
         calibration_inputs(minilm, "dataset:owner/name")
 
 

@@ -115,6 +115,17 @@ def test_values_cannot_break_the_table() -> None:
     assert "| data | a\\|b &lt;script> |" in rendered
 
 
+def test_the_datasets_of_the_hub_are_named(report: Report) -> None:
+    def datasets(data: str) -> Any:
+        read = replace(report, provenance=replace(report.provenance, data=data))
+        return ModelCard(report_readme(read, [Path("heads.png")])).data.datasets
+
+    assert datasets("dataset:owner/name.v2?split=test (30 rows), 2 contexts of 9 tokens, seed 0") == ["owner/name.v2"]
+    assert datasets("dataset:squad (30 rows), 2 contexts of 9 tokens, seed 0") == ["squad"]
+    assert datasets("dataset:/home/me/notes (30 rows)") is None
+    assert datasets("valid.txt, 2 contexts of 9 tokens, seed 0") is None
+
+
 def test_a_card_without_a_network(folder: Path, report: Report, tmp_path: Path) -> None:
     report.save(tmp_path / "report")
     text = card_of(tmp_path / "report", "me/heads")
