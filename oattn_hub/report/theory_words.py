@@ -64,9 +64,10 @@ def _residual(heads: Sequence[TheoryHead]) -> str:
             f"The residual's median exponent is {medians}."
         )
     own, rest = _median(regular, "holder"), _median(regular, "residual_holder")
+    which = "the one head that meets" if len(regular) == 1 else f"the {len(regular)} heads that meet"
     return (
-        f"On the {len(regular)} heads that meet the assumption the residual's median exponent is {rest:.2f}; claimed: "
-        f"twice the heads' own {own:.2f}. Over all heads it is {medians}."
+        f"On {which} the assumption the residual's median exponent is {rest:.2f}; claimed: twice the heads' own "
+        f"{own:.2f}. Over all heads it is {medians}."
     )
 
 
