@@ -3,15 +3,19 @@
 For a slice A, v(A) is the vector over all folder pairs (I, J) of w(I, J) * mean of A over I x J; the distance of two
 slices is the l_1 distance of their vectors. Almost all time of a questionnaire is spent here, so: folders that repeat
 on several levels are one coordinate with the weights added, sums of large folders are made from those of their
-children, and the vectors exist only a few folders at a time, in the processor's cache.
+children, once, and the vectors exist only a few folders at a time, in the processor's cache.
 """
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import reduce
+from itertools import pairwise
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -23,22 +27,27 @@ from oattn_hub.geometry.tree import PartitionTree
 
 PRECISIONS = ("auto", "float32", "float64")
 
-_COLUMNS = 1024  # of the vectors at a time: with a few hundred slices they stay in the cache
-_FEW = 16  # slices that say what a typical one is
-_TILE = 512  # float32 sums run over this many columns, then float64
+_NUMBERS = 1 << 18  # coordinates of all slices at a time: they stay in the cache,
+_COLUMNS = 1 << 11  # but no more than this of one slice: over these, sums are in float32, then in float64
+_FEW = 4  # slices that say what a typical one is
 _SHARES = 8  # of the work: fixed, so that the result does not depend on the number of threads
 _FLOAT32_FROM = 2e9  # pairs x coordinates; below, float64 costs a fraction of a second
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, eq=False)
 class Folders:
     """The different folders of a tree, single points first (in order), then larger ones after their children."""
 
+    n: int
+    """How many points."""
     weights: NDArray[np.float64]
     """(folders,) sum over the levels it is on of (size/n)^beta * 2^(-alpha * depth), depth of the root 0."""
     sizes: NDArray[np.int64]
-    child_starts: NDArray[np.int64]
-    children: NDArray[np.int64]
+    parents: NDArray[np.int64]
+    """(folders,) the smallest folder that holds this one and more; the root, the last, has none: -1."""
     member_starts: NDArray[np.int64]
     members: NDArray[np.int64]
 
@@ -47,42 +56,39 @@ class Folders:
         """The folders of a tree with their weights."""
         numbers = tree.leaf_order.tolist()  # of the folders on the level at hand, from left to right
         members: list[list[int]] = [[point] for point in range(tree.n)]
-        children: list[list[int]] = [[] for _ in range(tree.n)]
+        parents = [-1] * tree.n
         weights = [0.0] * tree.n
         for depth in range(tree.n_levels - 1, -1, -1):
             if depth < tree.n_levels - 1:
-                numbers = _join(tree.parents[depth + 1].tolist(), numbers, members, children, weights)
+                numbers = _join(tree.parents[depth + 1].tolist(), numbers, members, parents, weights)
             for number in numbers:
                 weights[number] += (len(members[number]) / tree.n) ** beta * 2.0 ** (-alpha * depth)
-        child_starts, flat_children = _flat(children)
-        member_starts, flat_members = _flat(members)
-        return cls(np.array(weights), np.diff(member_starts), child_starts, flat_children, member_starts, flat_members)
+        sizes = np.array([len(folder) for folder in members])
+        flat = np.array([point for folder in members for point in folder])
+        return cls(tree.n, np.array(weights), sizes, np.array(parents), np.cumsum([0, *sizes]), flat)
 
 
 def _join(
-    parents: list[int],
+    labels: list[int],
     numbers: list[int],
     members: list[list[int]],
-    children: list[list[int]],
+    parents: list[int],
     weights: list[float],
 ) -> list[int]:
     """Numbers of the folders one level up; a folder with a single child is that child."""
-    groups: list[list[int]] = [[] for _ in range(parents[-1] + 1)]
-    for parent, number in zip(parents, numbers, strict=True):
-        groups[parent].append(number)
+    groups: list[list[int]] = [[] for _ in range(labels[-1] + 1)]
+    for label, number in zip(labels, numbers, strict=True):
+        groups[label].append(number)
     above = []
     for group in groups:
         if len(group) > 1:
+            for number in group:
+                parents[number] = len(members)
             members.append([point for number in group for point in members[number]])
-            children.append(group)
+            parents.append(-1)
             weights.append(0.0)
         above.append(group[0] if len(group) == 1 else len(members) - 1)
     return above
-
-
-def _flat(lists: list[list[int]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    starts = np.cumsum([0, *map(len, lists)], dtype=np.int64)
-    return starts, np.array([item for items in lists for item in items], dtype=np.int64)
 
 
 def tree_emd(
@@ -120,7 +126,21 @@ def tree_emd(
     at_least("alpha", alpha, 0)
     at_least("beta", beta, 0)
     one_of("precision", precision, PRECISIONS)
-    tensor, missing = as_tensor_with_gaps(X)
+    tensor, has_gaps = as_tensor_with_gaps(X)
+    return emd_of_checked(tensor, has_gaps, trees, axis, alpha=alpha, beta=beta, precision=precision)
+
+
+def emd_of_checked(
+    tensor: Floats,
+    has_gaps: bool,
+    trees: Mapping[str, PartitionTree],
+    axis: str | int,
+    *,
+    alpha: float,
+    beta: float,
+    precision: str,
+) -> NDArray[np.float64]:
+    """``tree_emd`` of a tensor that was looked through before: a questionnaire does so once, not for every tree."""
     position = axis_index(axis, tensor.ndim)
     folders = [
         Folders.of(_tree_of(trees, other, tensor.shape), alpha, beta)
@@ -130,7 +150,7 @@ def tree_emd(
     if tensor.ndim == 2:  # a matrix is a tensor of one head
         tensor = tensor[:, :, None]
         folders.append(Folders.of(PartitionTree([[0]]), alpha, beta))
-    if missing:
+    if has_gaps:
         return _distances_with_gaps(_SlicesWithGaps(tensor, position, *folders))
     return _distances(_Slices(np.ascontiguousarray(tensor), position, *folders), precision)
 
@@ -150,33 +170,48 @@ class _Slices:
     def __init__(self, tensor: Floats, axis: int, rows: Folders, columns: Folders) -> None:
         self.n = tensor.shape[axis]
         self.axis = axis
-        self.tensor = tensor
+        self.rows, self.columns = rows, columns
         # Distances do not change when one slice is taken from all of them. The mean of a few leaves numbers of the
         # size of the differences, so that float32 keeps as many of their digits as it can.
-        few = np.take(tensor, np.linspace(0, self.n - 1, min(self.n, _FEW)).astype(int), axis)
-        self.typical = few.mean(axis=axis, dtype=np.float64)[None]
+        few = np.moveaxis(tensor, axis, 0)[:: -(-self.n // _FEW)]
+        typical = np.ascontiguousarray(few, dtype=np.float64).mean(axis=0)
         # A power of two, which changes no digit, brings any tensor into the range of float32.
-        size = np.abs(self.typical).mean()
+        size = np.abs(typical).mean()
         self.scale = float(2.0 ** -np.round(np.log2(size))) if size > 0 else 1.0
-        self.rows, self.columns = rows, columns
-        self.folders = (
-            rows.member_starts,
-            rows.members,
-            rows.weights / rows.sizes * self.scale,
-            columns.child_starts,
-            columns.children,
-            columns.weights / columns.sizes,
-        )
+        self.points = tensor, typical
+        self.inner = _inner_sums(tensor, 1 if axis == 0 else 0, rows), _inner_sums(typical, 0, rows)
 
-    def fill(self, start: int, out: Floats) -> None:
-        """Coordinates of the row folders from ``start`` on: out is (slices, row folders, column folders)."""
-        typical = np.empty((1, *out.shape[1:]))
-        by_lines = kernels.compiled(kernels.folder_values)
-        by_lines(self.typical, False, *self.folders, start, np.zeros(out.shape[1:]), typical)
+    def fill(self, part: range, out: Floats) -> None:
+        """Coordinates of some row folders, all points or all larger: out is (slices, row folders, column folders)."""
+        first = 0 if part.start < self.rows.n else self.rows.n
+        lines, typical = self.inner if first else self.points
+        arguments = (
+            typical,
+            (self.rows.weights / self.rows.sizes * self.scale)[first:],
+            self.columns.parents,
+            self.columns.weights / self.columns.sizes,
+            part.start - first,
+            out,
+        )
         if self.axis == 2:
-            kernels.compiled(kernels.head_folder_values)(self.tensor, *self.folders, start, typical[0], out)
+            kernels.compiled(kernels.head_folder_values)(lines, *arguments)
         else:
-            by_lines(self.tensor, self.axis == 1, *self.folders, start, typical[0], out)
+            kernels.compiled(kernels.folder_values)(lines, self.axis == 1, *arguments)
+
+
+def _inner_sums(array: Floats, axis: int, folders: Folders) -> NDArray[np.float64]:
+    """Sums along ``axis`` over the folders larger than a point."""
+    before, after = array.shape[:axis], array.shape[axis + 1 :]
+    points = array.reshape(math.prod(before), folders.n, math.prod(after))
+    sums = np.empty((len(points), len(folders.weights) - folders.n, points.shape[2]))
+    n_pieces = len(points) * -(-points.shape[2] // kernels.PIECE)
+    ends = [n_pieces * share // _SHARES for share in range(_SHARES + 1)]
+
+    def share(pieces: tuple[int, int]) -> None:
+        kernels.compiled(kernels.inner_sums)(points, folders.parents, *pieces, sums)
+
+    _in_threads(share, list(pairwise(ends)))
+    return sums.reshape(*before, sums.shape[1], *after)
 
 
 class _SlicesWithGaps:
@@ -187,17 +222,16 @@ class _SlicesWithGaps:
         self.tensor = np.ascontiguousarray(np.moveaxis(tensor, axis, 0))
         self.rows, self.columns = rows, columns
 
-    def fill(self, start: int, out: Floats) -> None:
-        """Coordinates of the row folders from ``start`` on: out is (slices, row folders, column folders)."""
+    def fill(self, part: range, out: Floats) -> None:
+        """Coordinates of some row folders: out is (slices, row folders, column folders)."""
         kernels.compiled(kernels.present_folder_values)(
             self.tensor,
             self.rows.member_starts,
             self.rows.members,
             self.rows.weights,
-            self.columns.child_starts,
-            self.columns.children,
+            self.columns.parents,
             self.columns.weights,
-            start,
+            part.start,
             out,
         )
 
@@ -211,14 +245,14 @@ def _distances(slices: _Slices, precision: str) -> NDArray[np.float64]:
 
     def share(parts: list[range]) -> NDArray[np.float64]:
         sums = np.zeros((padded, padded))
-        buffer = np.zeros((padded, len(parts[0]), len(slices.columns.weights)), dtype=precision)
         for part in parts:
-            values = buffer[:, : len(part)] if len(part) == len(parts[0]) else np.zeros_like(buffer[:, : len(part)])
-            slices.fill(part.start, values[: slices.n])
-            kernels.compiled(kernels.add_overlaps)(values.reshape(padded, -1), _TILE, sums)
+            values = np.empty((padded, len(part), len(slices.columns.weights)), dtype=precision)
+            values[slices.n :] = 0.0
+            slices.fill(part, values[: slices.n])
+            kernels.compiled(kernels.add_overlaps)(values.reshape(padded, -1), sums)
         return sums
 
-    sums = np.sum(_shared_out(slices, share), axis=0)[: slices.n, : slices.n]
+    sums = _shared_out(slices, share)[: slices.n, : slices.n]
     own = np.diag(sums)
     upper = np.triu(np.maximum(own[:, None] + own[None, :] - 2.0 * sums, 0.0), 1) / slices.scale
     return np.asarray(upper + upper.T)
@@ -231,7 +265,7 @@ def _distances_with_gaps(slices: _SlicesWithGaps) -> NDArray[np.float64]:
         sums = np.zeros((2, slices.n, slices.n))
         for part in parts:
             values = np.empty((slices.n, len(part), len(slices.columns.weights)))
-            slices.fill(part.start, values)
+            slices.fill(part, values)
             flat = values.reshape(slices.n, -1)
             present = (~np.isnan(flat)).astype(np.float64)
             weights = np.outer(slices.rows.weights[part.start : part.stop], slices.columns.weights).ravel()
@@ -239,7 +273,7 @@ def _distances_with_gaps(slices: _SlicesWithGaps) -> NDArray[np.float64]:
             sums[1] += (present * weights) @ present.T
         return sums
 
-    total, weight = np.sum(_shared_out(slices, share), axis=0)
+    total, weight = _shared_out(slices, share)
     whole = slices.rows.weights.sum() * slices.columns.weights.sum()
     upper = np.triu(np.divide(total * whole, weight, out=np.full_like(total, np.inf), where=weight > 0), 1)
     return np.asarray(upper + upper.T)
@@ -247,13 +281,22 @@ def _distances_with_gaps(slices: _SlicesWithGaps) -> NDArray[np.float64]:
 
 def _shared_out(
     slices: _Slices | _SlicesWithGaps, work: Callable[[list[range]], NDArray[np.float64]]
-) -> list[NDArray[np.float64]]:
-    """The work done on all row folders, some at a time, by several threads."""
-    n_rows = len(slices.rows.weights)
-    step = -(-_COLUMNS // len(slices.columns.weights) // kernels.LANES) * kernels.LANES
-    parts = [range(start, min(start + step, n_rows)) for start in range(0, n_rows, step)]
+) -> NDArray[np.float64]:
+    """Sum of the work done on all row folders, some at a time: points, then larger ones."""
+    n_points, n_folders = slices.rows.n, len(slices.rows.weights)
+    step = max(1, min(_NUMBERS // slices.n, _COLUMNS) // len(slices.columns.weights))
+    parts = [
+        range(start, min(start + step, end))
+        for begin, end in ((0, n_points), (n_points, n_folders))
+        for start in range(begin, end, step)
+    ]
+    shares = [parts[first::_SHARES] for first in range(min(_SHARES, len(parts)))]
+    return reduce(np.add, _in_threads(work, shares))
+
+
+def _in_threads(work: Callable[[Task], Result], tasks: list[Task]) -> list[Result]:
     with ThreadPoolExecutor(n_threads()) as pool:
-        return list(pool.map(work, [parts[first::_SHARES] for first in range(min(_SHARES, len(parts)))]))
+        return list(pool.map(work, tasks))
 
 
 def n_threads() -> int:

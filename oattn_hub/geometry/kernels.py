@@ -17,7 +17,7 @@ Floats = NDArray[np.floating[Any]]
 Doubles = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-LANES = 8
+PIECE = 512  # columns at a time, so that those of all folders stay in the cache
 
 
 @cache
@@ -34,87 +34,84 @@ def compiled(function: Callable[..., None]) -> Callable[..., None]:
     return kernel
 
 
+def inner_sums(points: Floats, parents: Ints, first: int, last: int, out: Doubles) -> None:
+    """out[o, f] = sum of points[o] over inner folder f: every folder is added to its parent, smaller ones first.
+
+    Both are (outer, folders, line), looked at a few columns of the line at a time, so that the folders stay in the
+    cache: such pieces ``first`` to ``last``, counted through all lines.
+    """
+    n_points, length = points.shape[1:]
+    n_pieces = -(-length // PIECE)
+    for piece in range(first, last):
+        o, begin = piece // n_pieces, piece % n_pieces * PIECE
+        end = min(begin + PIECE, length)
+        out[o, :, begin:end] = 0.0
+        for child in range(len(parents) - 1):
+            total = out[o, parents[child] - n_points, begin:end]
+            if child < n_points:
+                point = points[o, child, begin:end]
+                for k in range(end - begin):
+                    total[k] += point[k]
+            else:
+                folder = out[o, child - n_points, begin:end]
+                for k in range(end - begin):
+                    total[k] += folder[k]
+
+
 def folder_values(
-    tensor: Floats,
+    lines: Floats,
     keys_are_slices: bool,
-    member_starts: Ints,
-    members: Ints,
+    typical: Doubles,
     row_weights: Doubles,
-    child_starts: Ints,
-    children: Ints,
+    parents: Ints,
     column_weights: Doubles,
     start: int,
-    reference: Doubles,
     out: Floats,
 ) -> None:
-    """out[s, f, g] = weight * sum of slice s over folder ``start + f`` of the rows x folder g of the columns, less
-    reference[f, g].
+    """out[s, f, g] = weights * sum over column folder g of (slice s - the typical slice) in row ``start + f``.
 
-    Slices are the queries, rows the keys, or the other way round; columns are the heads.
+    Lines are (slices, rows, columns), or (rows, slices, columns) where the keys are slices; columns are the heads.
     """
-    n_columns = tensor.shape[2]
-    n_folders = len(column_weights)
-    line_sums = np.empty(n_columns)
-    sums = np.empty((n_folders, LANES))  # several row folders side by side: the sums over children are vector code
+    n_columns = typical.shape[1]
+    sums = np.empty(len(column_weights))
     for s in range(out.shape[0]):
-        for begin in range(0, out.shape[1], LANES):
-            lanes = min(LANES, out.shape[1] - begin)
-            for lane in range(lanes):
-                f = start + begin + lane
-                line_sums[:] = 0.0
-                for m in range(member_starts[f], member_starts[f + 1]):
-                    line = tensor[members[m], s] if keys_are_slices else tensor[s, members[m]]
-                    for column in range(n_columns):
-                        line_sums[column] += line[column]
-                for column in range(n_columns):
-                    sums[column, lane] = line_sums[column]
-            for g in range(n_columns, n_folders):
-                sums[g] = 0.0
-                for c in range(child_starts[g], child_starts[g + 1]):
-                    for lane in range(LANES):
-                        sums[g, lane] += sums[children[c], lane]
-            for lane in range(lanes):
-                weight = row_weights[start + begin + lane]
-                for g in range(n_folders):
-                    value = sums[g, lane] * weight * column_weights[g]
-                    out[s, begin + lane, g] = value - reference[begin + lane, g]
+        for f in range(out.shape[1]):
+            row = start + f
+            line = lines[row, s] if keys_are_slices else lines[s, row]
+            for column in range(n_columns):
+                sums[column] = line[column] - typical[row, column]
+            sums[n_columns:] = 0.0
+            for child in range(len(sums) - 1):
+                sums[parents[child]] += sums[child]
+            for g in range(len(sums)):
+                out[s, f, g] = sums[g] * (row_weights[row] * column_weights[g])
 
 
 def head_folder_values(
-    tensor: Floats,
-    member_starts: Ints,
-    members: Ints,
+    planes: Floats,
+    typical: Doubles,
     row_weights: Doubles,
-    child_starts: Ints,
-    children: Ints,
+    parents: Ints,
     column_weights: Doubles,
     start: int,
-    reference: Doubles,
     out: Floats,
 ) -> None:
-    """The same where slices are the heads, rows the queries and columns the keys: all heads at once."""
-    n_columns, n_slices = tensor.shape[1:]
-    n_folders = len(column_weights)
-    sums = np.empty((n_folders, n_slices))
+    """The same where the heads are slices: planes are (rows, columns, slices), so all slices are summed at once."""
+    n_slices, n_columns = out.shape[0], typical.shape[1]
+    sums = np.empty((len(column_weights), n_slices))
     for f in range(out.shape[1]):
-        sums[:n_columns] = 0.0
-        for m in range(member_starts[start + f], member_starts[start + f + 1]):
-            for column in range(n_columns):
-                for s in range(n_slices):
-                    sums[column, s] += tensor[members[m], column, s]
-        for g in range(n_columns, n_folders):
-            sums[g] = 0.0
-            for c in range(child_starts[g], child_starts[g + 1]):
-                for s in range(n_slices):
-                    sums[g, s] += sums[children[c], s]
-        for g in range(n_folders):
-            weight = row_weights[start + f] * column_weights[g]
+        row = start + f
+        for column in range(n_columns):
             for s in range(n_slices):
-                sums[g, s] = sums[g, s] * weight - reference[f, g]
-        for begin in range(0, n_slices, LANES):  # turned over a few slices at a time: the rest stays in the cache
-            for g in range(n_folders):
-                for s in range(begin, min(begin + LANES, n_slices)):
-                    out[s, f, g] = sums[g, s]
+                sums[column, s] = planes[row, column, s] - typical[row, column]
+        sums[n_columns:] = 0.0
+        for child in range(len(sums) - 1):
+            parent = parents[child]
+            for s in range(n_slices):
+                sums[parent, s] += sums[child, s]
+        for s in range(n_slices):
+            for g in range(len(sums)):
+                out[s, f, g] = sums[g, s] * (row_weights[row] * column_weights[g])
 
 
 def present_folder_values(
@@ -122,8 +119,7 @@ def present_folder_values(
     member_starts: Ints,
     members: Ints,
     row_weights: Doubles,
-    child_starts: Ints,
-    children: Ints,
+    parents: Ints,
     column_weights: Doubles,
     start: int,
     out: Doubles,
@@ -145,76 +141,72 @@ def present_folder_values(
                     if value == value:
                         row[column] += value
                         counts[column] += 1.0
-            for g in range(n_columns, len(row)):
-                for c in range(child_starts[g], child_starts[g + 1]):
-                    row[g] += row[children[c]]
-                    counts[g] += counts[children[c]]
+            for child in range(len(row) - 1):
+                row[parents[child]] += row[child]
+                counts[parents[child]] += counts[child]
             for g in range(len(row)):
                 weight = row_weights[start + f] * column_weights[g]
                 row[g] = row[g] * weight / counts[g] if counts[g] > 0.0 else np.nan
 
 
-def add_overlaps(rows: Floats, tile: int, out: Doubles) -> None:
+def add_overlaps(rows: Floats, out: Doubles) -> None:
     """out[i, j] += sum over the columns of min(rows[i], rows[j]), i <= j; the number of rows is a multiple of 4.
 
     |a - b| = a + b - 2 min(a, b), so the l_1 distance is out[i, i] + out[j, j] - 2 out[i, j], exactly 0 for equal
     rows, and a minimum is cheaper than a difference and its magnitude. Blocks of 4 x 4 pairs share their loads: 16
-    sums in registers, which is why they are written out. Within a tile sums are in the rows' precision, over tiles
-    in float64.
+    sums in registers, which is why they are written out, in the rows' precision.
     """
     n_rows, n_columns = rows.shape
     zero = rows.dtype.type(0)
-    for begin in range(0, n_columns, tile):
-        end = min(begin + tile, n_columns)
-        for i in range(0, n_rows, 4):
-            a0, a1, a2, a3 = rows[i, begin:end], rows[i + 1, begin:end], rows[i + 2, begin:end], rows[i + 3, begin:end]
-            for j in range(i, n_rows, 4):
-                b0, b1 = rows[j, begin:end], rows[j + 1, begin:end]
-                b2, b3 = rows[j + 2, begin:end], rows[j + 3, begin:end]
-                s00 = s10 = s20 = s30 = s01 = s11 = s21 = s31 = zero
-                s02 = s12 = s22 = s32 = s03 = s13 = s23 = s33 = zero
-                for k in range(end - begin):
-                    x0, x1, x2, x3 = a0[k], a1[k], a2[k], a3[k]
-                    y = b0[k]
-                    s00 += x0 if x0 < y else y
-                    s10 += x1 if x1 < y else y
-                    s20 += x2 if x2 < y else y
-                    s30 += x3 if x3 < y else y
-                    y = b1[k]
-                    s01 += x0 if x0 < y else y
-                    s11 += x1 if x1 < y else y
-                    s21 += x2 if x2 < y else y
-                    s31 += x3 if x3 < y else y
-                    y = b2[k]
-                    s02 += x0 if x0 < y else y
-                    s12 += x1 if x1 < y else y
-                    s22 += x2 if x2 < y else y
-                    s32 += x3 if x3 < y else y
-                    y = b3[k]
-                    s03 += x0 if x0 < y else y
-                    s13 += x1 if x1 < y else y
-                    s23 += x2 if x2 < y else y
-                    s33 += x3 if x3 < y else y
-                block = out[i + 0, j : j + 4]
-                block[0] += s00
-                block[1] += s01
-                block[2] += s02
-                block[3] += s03
-                block = out[i + 1, j : j + 4]
-                block[0] += s10
-                block[1] += s11
-                block[2] += s12
-                block[3] += s13
-                block = out[i + 2, j : j + 4]
-                block[0] += s20
-                block[1] += s21
-                block[2] += s22
-                block[3] += s23
-                block = out[i + 3, j : j + 4]
-                block[0] += s30
-                block[1] += s31
-                block[2] += s32
-                block[3] += s33
+    for i in range(0, n_rows, 4):
+        a0, a1, a2, a3 = rows[i], rows[i + 1], rows[i + 2], rows[i + 3]
+        for j in range(i, n_rows, 4):
+            b0, b1 = rows[j], rows[j + 1]
+            b2, b3 = rows[j + 2], rows[j + 3]
+            s00 = s10 = s20 = s30 = s01 = s11 = s21 = s31 = zero
+            s02 = s12 = s22 = s32 = s03 = s13 = s23 = s33 = zero
+            for k in range(n_columns):
+                x0, x1, x2, x3 = a0[k], a1[k], a2[k], a3[k]
+                y = b0[k]
+                s00 += x0 if x0 < y else y
+                s10 += x1 if x1 < y else y
+                s20 += x2 if x2 < y else y
+                s30 += x3 if x3 < y else y
+                y = b1[k]
+                s01 += x0 if x0 < y else y
+                s11 += x1 if x1 < y else y
+                s21 += x2 if x2 < y else y
+                s31 += x3 if x3 < y else y
+                y = b2[k]
+                s02 += x0 if x0 < y else y
+                s12 += x1 if x1 < y else y
+                s22 += x2 if x2 < y else y
+                s32 += x3 if x3 < y else y
+                y = b3[k]
+                s03 += x0 if x0 < y else y
+                s13 += x1 if x1 < y else y
+                s23 += x2 if x2 < y else y
+                s33 += x3 if x3 < y else y
+            block = out[i + 0, j : j + 4]
+            block[0] += s00
+            block[1] += s01
+            block[2] += s02
+            block[3] += s03
+            block = out[i + 1, j : j + 4]
+            block[0] += s10
+            block[1] += s11
+            block[2] += s12
+            block[3] += s13
+            block = out[i + 2, j : j + 4]
+            block[0] += s20
+            block[1] += s21
+            block[2] += s22
+            block[3] += s23
+            block = out[i + 3, j : j + 4]
+            block[0] += s30
+            block[1] += s31
+            block[2] += s32
+            block[3] += s33
 
 
 def add_present_distances(rows: Doubles, out: Doubles) -> None:
