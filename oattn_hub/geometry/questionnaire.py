@@ -13,8 +13,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from oattn_hub.errors import NotFitted
 from oattn_hub.geometry.affinity import cosine_affinity, distance_affinity, gaussian_affinity
-from oattn_hub.geometry.checks import AXES, Floats, as_tensor, at_least, one_of
-from oattn_hub.geometry.emd import PRECISIONS, tree_emd
+from oattn_hub.geometry.checks import AXES, Floats, as_tensor_with_gaps, at_least, one_of
+from oattn_hub.geometry.emd import PRECISIONS, emd_of_checked
 from oattn_hub.geometry.growing import MEDIANS, binary_tree, grow
 from oattn_hub.geometry.markov import NORMALISATIONS, Diffusion, diffusion
 from oattn_hub.geometry.tree import PartitionTree
@@ -125,7 +125,7 @@ class Questionnaire:
             progress: Told the stage "questionnaire" and how many of its trees are built.
         """
         self._check()
-        tensor = as_tensor(X)
+        tensor, has_gaps = as_tensor_with_gaps(X)
         axes = AXES[: tensor.ndim]
         order = ("head", "query", "key") if tensor.ndim == 3 else ("key", "query")
         total = 2 + self.n_iters * len(order)
@@ -138,8 +138,8 @@ class Questionnaire:
             for axis in order:
                 sources = self._sources(axis, trees, before)
                 if not self._reuse(axis, history, made):
-                    distances = tree_emd(
-                        tensor, sources, axis, alpha=self.alpha, beta=self.beta, precision=self.precision
+                    distances = emd_of_checked(
+                        tensor, has_gaps, sources, axis, alpha=self.alpha, beta=self.beta, precision=self.precision
                     )
                     made.distances[axis] = distances
                     self._grow(made, axis, distance_affinity(distances))
