@@ -1,7 +1,7 @@
 """Time and memory of the geometry against a plain numpy/scipy transcription (``geometry_plain.py``).
 
-    python benchmarks/geometry.py                  # every size, both programs: minutes
-    python benchmarks/geometry.py --sizes vit txl  # some of them
+    python benchmarks/geometry.py --out benchmarks/results/geometry.md  # every size, both programs: 15 to 20 minutes
+    python benchmarks/geometry.py --sizes vit transformer --no-growth   # some of them, on the screen
 
 Every measurement runs in a fresh process with the same number of threads (``OMP_NUM_THREADS``, default: all cores),
 after a warm-up on a small tensor. Both programs must build the same trees.
@@ -16,6 +16,7 @@ import resource
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +29,18 @@ SIZES = {
     "Transformer-XL": (256, 256, 128),
     "512 tokens, 384 heads": (512, 512, 384),
 }
+GOAL_SIZE = "Transformer-XL"
+STAGES = ("questionnaire", "emd", "entropies", "network")
 HEADS = (36, 72, 144, 288)
 TOKENS = (64, 96, 128, 192, 256)
+
+HEADING = """# Geometry: time and memory against a plain transcription
+
+The questionnaire, the entropies of all heads (m = 400) and the network entropy (m = 100) by `oattn_hub.geometry` and by
+`benchmarks/geometry_plain.py`, which is the formulas in numpy and scipy. Float64 input, synthetic attention (softmax of
+clustered tokens, 12 kinds of heads). This page is written by:
+"""
+MARKER = "<!-- From here on written by hand: benchmarks/geometry.py keeps it. -->"
 
 
 # with one thread CPU seconds, which other programs disturb least; with several only the wall clock counts
@@ -158,44 +169,90 @@ def best(program: str, shape: tuple[int, int, int], n_iters: int, threads: int, 
     return min(runs, key=lambda record: record["questionnaire"])
 
 
-def table(threads: int, names: list[str], repeats: int, plain_iterations_of_largest: int) -> None:
-    print(f"\n### {'1 thread, CPU seconds' if threads == 1 else f'{threads} threads, wall clock'}\n")
-    print("| tensor | by | passes | questionnaire s | EMD s | entropies s | network s | CPU s | peak memory / input |")
-    print("|---|---|---|---|---|---|---|---|---|")
+def both(name: str, threads: int, repeats: int, largest_passes: int) -> tuple[int, dict[str, Any], dict[str, Any]]:
+    """How many passes were made, and the records of both programs."""
+    largest = SIZES[name][0] > 300
+    n_iters = largest_passes if largest else 3
+    ours, plain = (
+        best(program, SIZES[name], n_iters, threads, 1 if largest else repeats) for program in ("ours", "plain")
+    )
+    return n_iters, ours, plain
+
+
+def rows(name: str, n_iters: int, ours: dict[str, Any], plain: dict[str, Any]) -> Iterator[str]:
+    tensor = f"{name}: {' x '.join(map(str, SIZES[name]))}"
+    for label, record in (("oattn_hub", ours), ("plain", plain)):
+        cells = [f"{record[key]:.2f}" for key in (*STAGES, "cpu", "memory")]
+        yield f"| {tensor} | {label} | {n_iters} | {' | '.join(cells)} |"
+    same = [axis for axis in ours["folders"] if ours["folders"][axis] == plain["folders"][axis]]
+    apart = max(abs(ours[key] / plain[key] - 1) for key in ("mean_entropy", "network_entropy"))
+    checks = f"same trees: {', '.join(same) or 'none'}; entropies apart by {apart:.0e}"
+    factors = [f"{plain[key] / ours[key]:.1f}x" for key in (*STAGES, "cpu")]
+    yield f"| {checks} | **factor** | | {' | '.join(factors)} | |"
+
+
+def table(threads: int, names: list[str], repeats: int, largest_passes: int) -> tuple[list[str], dict[str, Any]]:
+    """The lines of the table, and (ours, plain) by name of the size."""
+    lines = [
+        f"## {'1 thread, CPU seconds' if threads == 1 else f'{threads} threads, seconds on the clock'}",
+        "",
+        "| tensor | by | passes | questionnaire | of which EMD | entropies | network entropy | CPU s | peak / input |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    records = {}
     for name in names:
-        shape = SIZES[name]
-        largest = shape[0] > 300
-        n_iters = plain_iterations_of_largest if largest else 3
-        ours = best("ours", shape, n_iters, threads, 1 if largest else repeats)
-        plain = best("plain", shape, n_iters, threads, 1 if largest else repeats)
-        for label, record in (("oattn_hub", ours), ("plain", plain)):
-            cells = [f"{record[key]:.2f}" for key in ("questionnaire", "emd", "entropies", "network", "cpu", "memory")]
-            print(f"| {name} {shape} | {label} | {n_iters} | {' | '.join(cells)} |")
-        factors = [f"{plain[key] / ours[key]:.1f}x" for key in ("questionnaire", "emd", "entropies", "network", "cpu")]
-        share = (ours["entropies"] + ours["network"]) / ours["questionnaire"]
-        print(f"| | **factor** | | {' | '.join(factors)} | entropies: {share:.1%} of questionnaire |")
-        same = [axis for axis in ours["folders"] if ours["folders"][axis] == plain["folders"][axis]]
-        apart = max(abs(ours[key] / plain[key] - 1) for key in ("mean_entropy", "network_entropy"))
-        print(
-            f"| | same trees: {', '.join(same) or 'none'}; entropies apart by {apart:.1e} | | | | | | | |",
-            flush=True,
-        )
+        n_iters, *records[name] = both(name, threads, repeats, largest_passes)
+        lines += rows(name, n_iters, *records[name])
+        print("\n".join(lines[-3:]), flush=True)
+    return [*lines, ""], records
 
 
-def exponents(threads: int, repeats: int) -> None:
+def exponents(threads: int, repeats: int) -> list[str]:
     """Fit seconds = c * size^exponent for growing heads and growing tokens."""
-    print(f"\n### Growth (oattn_hub, 3 passes, {threads} thread{'s' * (threads > 1)})\n")
-    print("| what grows | sizes | questionnaire s | exponent | entropies s | exponent |")
-    print("|---|---|---|---|---|---|")
-    series = {"heads (128 tokens)": [(128, 128, h) for h in HEADS], "tokens (72 heads)": [(t, t, 72) for t in TOKENS]}
+    lines = [
+        f"## Growth (oattn_hub, 3 passes, {threads} thread{'s' * (threads > 1)}; goal: exponents of at most 2)",
+        "",
+        "| what grows | sizes | questionnaire s | exponent | entropies s | exponent |",
+        "|---|---|---|---|---|---|",
+    ]
+    series = {
+        "heads (128 tokens)": {heads: (128, 128, heads) for heads in HEADS},
+        "tokens (72 heads)": {tokens: (tokens, tokens, 72) for tokens in TOKENS},
+    }
     for what, shapes in series.items():
-        sizes = [max(shape, key=lambda n: len({s[shape.index(n)] for s in shapes})) for shape in shapes]
-        runs = [best("ours", shape, 3, threads, repeats) for shape in shapes]
-        cells = [what, ", ".join(map(str, sizes))]
+        runs = [best("ours", shape, 3, threads, repeats) for shape in shapes.values()]
+        cells = [what, ", ".join(map(str, shapes))]
         for seconds in ([r["questionnaire"] for r in runs], [r["entropies"] + r["network"] for r in runs]):
-            slope = np.polyfit(np.log(sizes), np.log(seconds), 1)[0]
+            slope = np.polyfit(np.log(list(shapes)), np.log(seconds), 1)[0]
             cells += [", ".join(f"{s:.3f}" for s in seconds), f"{slope:.2f}"]
-        print(f"| {' | '.join(cells)} |", flush=True)
+        lines.append(f"| {' | '.join(cells)} |")
+        print(lines[-1], flush=True)
+    return [*lines, ""]
+
+
+def goals(threads: int, records: dict[str, Any]) -> list[str]:
+    """What was wanted and what was found with this number of threads, sizes in the order of the tables."""
+    lines = [f"| goal, {threads} thread{'s' * (threads > 1)} | found, by size |", "|---|---|"]
+    if GOAL_SIZE in records:
+        ours, plain = records[GOAL_SIZE]
+        for stage, goal in (("emd", 15), ("questionnaire", 10)):
+            lines.append(f"| {stage} {goal}x at {GOAL_SIZE} size | {plain[stage] / ours[stage]:.1f}x |")
+    slowest = min(plain[stage] / ours[stage] for ours, plain in records.values() for stage in STAGES)
+    shares = [(ours["entropies"] + ours["network"]) / ours["questionnaire"] for ours, _ in records.values()]
+    memory = [ours["memory"] for ours, _ in records.values()]
+    return [
+        *lines,
+        f"| no stage slower at any size | smallest factor {slowest:.1f}x |",
+        f"| entropies and network entropy under 5 % of the questionnaire | {', '.join(f'{x:.1%}' for x in shares)} |",
+        f"| peak memory at most 3x the input | {', '.join(f'{x:.2f}x' for x in memory)} |",
+        "",
+    ]
+
+
+def notes(page: Path) -> str:
+    """What stands below the marker on the page that will be replaced: it is kept."""
+    text = page.read_text() if page.exists() else ""
+    return text[text.index(MARKER) :] if MARKER in text else f"{MARKER}\n"
 
 
 def main() -> None:
@@ -203,19 +260,31 @@ def main() -> None:
     parser.add_argument("--measure", nargs=3, help=argparse.SUPPRESS)
     parser.add_argument("--sizes", nargs="*", default=[], help="parts of the names of the sizes to run")
     parser.add_argument("--threads", type=int, nargs="*", default=[1, os.cpu_count() or 1])
-    parser.add_argument("--repeats", type=int, default=2)
+    parser.add_argument("--repeats", type=int, default=2, help="runs of each, the fastest counts (largest size: one)")
     parser.add_argument("--no-growth", action="store_true", help="leave the fitted exponents out")
     parser.add_argument("--largest-passes", type=int, default=1, help="passes at the largest size, for both programs")
+    parser.add_argument("--out", type=Path, help="a Markdown page; what is written by hand at its end is kept")
     options = parser.parse_args()
     if options.measure:
         program, shape, n_iters = options.measure
         print(json.dumps(measure(program, tuple(json.loads(shape)), int(n_iters))))
         return
     names = [name for name in SIZES if not options.sizes or any(part.lower() in name.lower() for part in options.sizes)]
+    if not names:
+        parser.error(f"No size has {' or '.join(options.sizes)} in its name. Valid names are {', '.join(SIZES)}.")
+    tables, found = [], []
     for threads in dict.fromkeys(options.threads):
-        table(threads, names, options.repeats, options.largest_passes)
+        lines, records = table(threads, names, options.repeats, options.largest_passes)
+        tables += lines
+        found += goals(threads, records)
     if not options.no_growth:
-        exponents(options.threads[0], options.repeats)
+        tables += exponents(options.threads[0], options.repeats)
+    command = " ".join(["python", "benchmarks/geometry.py", *sys.argv[1:]])
+    load = f"load of the machine at the end: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores"
+    page = "\n".join([HEADING, f"`{command}`; {load}.", "", "## Against the goals", "", *found, *tables])
+    print(f"\n{page}")
+    if options.out:
+        options.out.write_text(f"{page}\n{notes(options.out)}")
 
 
 if __name__ == "__main__":
