@@ -152,7 +152,10 @@ def emd_of_checked(
         folders.append(Folders.of(PartitionTree([[0]]), alpha, beta))
     if has_gaps:
         return _distances_with_gaps(_SlicesWithGaps(tensor, position, *folders))
-    return _distances(_Slices(np.ascontiguousarray(tensor), position, *folders), precision)
+    if precision == "auto":
+        work = tensor.shape[position] ** 2 / 2 * math.prod(len(one.weights) for one in folders)
+        precision = "float32" if work >= _FLOAT32_FROM else "float64"
+    return _distances(_Slices(np.ascontiguousarray(tensor), position, *folders, precision=precision))
 
 
 def _tree_of(trees: Mapping[str, PartitionTree], axis: int, shape: tuple[int, ...]) -> PartitionTree:
@@ -167,51 +170,50 @@ def _tree_of(trees: Mapping[str, PartitionTree], axis: int, shape: tuple[int, ..
 class _Slices:
     """The slices of a tensor along one axis, by their coordinates: one for each folder pair of the other axes."""
 
-    def __init__(self, tensor: Floats, axis: int, rows: Folders, columns: Folders) -> None:
+    def __init__(self, tensor: Floats, axis: int, rows: Folders, columns: Folders, *, precision: str) -> None:
         self.n = tensor.shape[axis]
         self.axis = axis
+        self.tensor = tensor
         self.rows, self.columns = rows, columns
+        self.precision = precision
         # Distances do not change when one slice is taken from all of them. The mean of a few leaves numbers of the
         # size of the differences, so that float32 keeps as many of their digits as it can.
         few = np.moveaxis(tensor, axis, 0)[:: -(-self.n // _FEW)]
-        typical = np.ascontiguousarray(few, dtype=np.float64).mean(axis=0)
+        self.typical = np.ascontiguousarray(few, dtype=np.float64).mean(axis=0)
         # A power of two, which changes no digit, brings any tensor into the range of float32.
-        size = np.abs(typical).mean()
+        size = np.abs(self.typical).mean()
         self.scale = float(2.0 ** -np.round(np.log2(size))) if size > 0 else 1.0
-        self.points = tensor, typical
-        self.inner = _inner_sums(tensor, 1 if axis == 0 else 0, rows), _inner_sums(typical, 0, rows)
+        self.inner = self._inner_sums()
+
+    def _inner_sums(self) -> Floats:
+        """Like the tensor, but centred, scaled, and with the row folders larger than a point in place of the points."""
+        points = self.tensor[:, :, None] if self.axis == 0 else self.tensor[None]
+        typical = np.expand_dims(self.typical, 2 if self.axis == 2 else 1)
+        n_outer, n_points, n_middle, length = points.shape
+        sums = np.empty((n_outer, len(self.rows.weights) - n_points, n_middle, length), dtype=self.precision)
+        ends = [n_outer * n_middle * share // _SHARES for share in range(_SHARES + 1)]
+
+        def share(places: tuple[int, int]) -> None:
+            kernels.compiled(kernels.inner_sums)(points, typical, self.scale, self.rows.parents, *places, sums)
+
+        _in_threads(share, list(pairwise(ends)))
+        return sums[:, :, 0] if self.axis == 0 else sums[0]
 
     def fill(self, part: range, out: Floats) -> None:
         """Coordinates of some row folders, all points or all larger: out is (slices, row folders, column folders)."""
-        first = 0 if part.start < self.rows.n else self.rows.n
-        lines, typical = self.inner if first else self.points
-        arguments = (
-            typical,
-            (self.rows.weights / self.rows.sizes * self.scale)[first:],
-            self.columns.parents,
-            self.columns.weights / self.columns.sizes,
-            part.start - first,
-            out,
-        )
-        if self.axis == 2:
-            kernels.compiled(kernels.head_folder_values)(lines, *arguments)
+        n_points = self.rows.n
+        weights = self.rows.weights / self.rows.sizes
+        if part.start < n_points:
+            lines, start = self.tensor, part.start
+            typical, weights = self.typical, weights * self.scale
         else:
-            kernels.compiled(kernels.folder_values)(lines, self.axis == 1, *arguments)
-
-
-def _inner_sums(array: Floats, axis: int, folders: Folders) -> NDArray[np.float64]:
-    """Sums along ``axis`` over the folders larger than a point."""
-    before, after = array.shape[:axis], array.shape[axis + 1 :]
-    points = array.reshape(math.prod(before), folders.n, math.prod(after))
-    sums = np.empty((len(points), len(folders.weights) - folders.n, points.shape[2]))
-    n_pieces = len(points) * -(-points.shape[2] // kernels.PIECE)
-    ends = [n_pieces * share // _SHARES for share in range(_SHARES + 1)]
-
-    def share(pieces: tuple[int, int]) -> None:
-        kernels.compiled(kernels.inner_sums)(points, folders.parents, *pieces, sums)
-
-    _in_threads(share, list(pairwise(ends)))
-    return sums.reshape(*before, sums.shape[1], *after)
+            lines, start = self.inner, part.start - n_points
+            typical, weights = np.zeros((len(weights) - n_points, self.columns.n)), weights[n_points:]
+        columns = self.columns.parents, self.columns.weights / self.columns.sizes
+        if self.axis == 2:
+            kernels.compiled(kernels.head_folder_values)(lines, typical, weights, *columns, start, out)
+        else:
+            kernels.compiled(kernels.folder_values)(lines, self.axis == 1, typical, weights, *columns, start, out)
 
 
 class _SlicesWithGaps:
@@ -236,17 +238,14 @@ class _SlicesWithGaps:
         )
 
 
-def _distances(slices: _Slices, precision: str) -> NDArray[np.float64]:
+def _distances(slices: _Slices) -> NDArray[np.float64]:
     """l_1 distances between the coordinates of all slices."""
-    if precision == "auto":
-        work = slices.n**2 / 2 * len(slices.rows.weights) * len(slices.columns.weights)
-        precision = "float32" if work >= _FLOAT32_FROM else "float64"
     padded = -(-slices.n // 4) * 4
 
     def share(parts: list[range]) -> NDArray[np.float64]:
         sums = np.zeros((padded, padded))
         for part in parts:
-            values = np.empty((padded, len(part), len(slices.columns.weights)), dtype=precision)
+            values = np.empty((padded, len(part), len(slices.columns.weights)), dtype=slices.precision)
             values[slices.n :] = 0.0
             slices.fill(part, values[: slices.n])
             kernels.compiled(kernels.add_overlaps)(values.reshape(padded, -1), sums)

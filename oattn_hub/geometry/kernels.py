@@ -17,8 +17,6 @@ Floats = NDArray[np.floating[Any]]
 Doubles = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-PIECE = 512  # columns at a time, so that those of all folders stay in the cache
-
 
 @cache
 def compiled(function: Callable[..., None]) -> Callable[..., None]:
@@ -34,28 +32,33 @@ def compiled(function: Callable[..., None]) -> Callable[..., None]:
     return kernel
 
 
-def inner_sums(points: Floats, parents: Ints, first: int, last: int, out: Doubles) -> None:
-    """out[o, f] = sum of points[o] over inner folder f: every folder is added to its parent, smaller ones first.
+def inner_sums(
+    points: Floats, typical: Doubles, scale: float, parents: Ints, first: int, last: int, out: Floats
+) -> None:
+    """out[a, f, b] = scale * sum of (points - typical) over inner folder f: each folder is added to its parent.
 
-    Both are (outer, folders, line), looked at a few columns of the line at a time, so that the folders stay in the
-    cache: such pieces ``first`` to ``last``, counted through all lines.
+    Both are (a, folders, b, c), typical is (points, b or 1, c or 1). Of all a and b together, those from ``first`` to
+    ``last``: a few lines along c at a time, so that all folders stay in the cache.
     """
-    n_points, length = points.shape[1:]
-    n_pieces = -(-length // PIECE)
-    for piece in range(first, last):
-        o, begin = piece // n_pieces, piece % n_pieces * PIECE
-        end = min(begin + PIECE, length)
-        out[o, :, begin:end] = 0.0
+    n_points, n_b = points.shape[1:3]
+    for place in range(first, last):
+        a, b = place // n_b, place % n_b
+        out[a, :, b] = 0.0
         for child in range(len(parents) - 1):
-            total = out[o, parents[child] - n_points, begin:end]
-            if child < n_points:
-                point = points[o, child, begin:end]
-                for k in range(end - begin):
-                    total[k] += point[k]
+            total = out[a, parents[child] - n_points, b]
+            if child >= n_points:
+                folder = out[a, child - n_points, b]
+                for c in range(len(total)):
+                    total[c] += folder[c]
             else:
-                folder = out[o, child - n_points, begin:end]
-                for k in range(end - begin):
-                    total[k] += folder[k]
+                point = points[a, child, b]
+                usual = typical[child, b if typical.shape[1] > 1 else 0]
+                if len(usual) > 1:
+                    for c in range(len(total)):
+                        total[c] += (point[c] - usual[c]) * scale
+                else:
+                    for c in range(len(total)):
+                        total[c] += (point[c] - usual[0]) * scale
 
 
 def folder_values(
