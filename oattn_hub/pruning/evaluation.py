@@ -37,12 +37,15 @@ class Evaluator:
         self.reference = task.observe(loaded, inputs)
         self.calls = 0
 
-    def without(self, heads: Sequence[Head]) -> dict[str, Values]:
-        """Every metric with these heads silenced, one value an input."""
+    def observe(self, heads: Sequence[Head]) -> list[Any]:
+        """What the model says on every input with these heads silenced."""
         self.calls += 1
         with masked_sites(self.loaded.model, self.sites, heads):
-            seen = self.task.observe(self.loaded, self.inputs)
-        return self.task.measure(seen, self.reference, self.inputs)
+            return self.task.observe(self.loaded, self.inputs)
+
+    def without(self, heads: Sequence[Head]) -> dict[str, Values]:
+        """Every metric with these heads silenced, one value an input."""
+        return self.task.measure(self.observe(heads), self.reference, self.inputs)
 
     @property
     def baseline(self) -> dict[str, Values]:
@@ -87,7 +90,7 @@ def evaluate(
         raise InvalidInput(f"seeds is {seeds}; random removal needs at least 5 to be a comparison.")
     start = time.perf_counter()
     loaded = load_subject(report, model)
-    seen, held_out = _disjoint_inputs(loaded, calibration, data, calibration_inputs_count, inputs, tokens, seed)
+    seen, held_out = disjoint_inputs(loaded, calibration, data, calibration_inputs_count, inputs, tokens, seed)
     task = find_task(loaded, held_out)
     subject = Subject(loaded, seen, task, report, adapter, seed)
     evaluator = Evaluator(loaded, subject.sites, held_out, task)
@@ -123,10 +126,10 @@ def _computable(scores: list[Score], report: Report | None) -> list[Score]:
     return [score for score in scores if report is not None or not score.name.startswith("haar")]
 
 
-def _disjoint_inputs(
+def disjoint_inputs(
     loaded: LoadedModel, calibration: Any, data: Any, n_seen: int, n_held_out: int, tokens: int, seed: int
 ) -> tuple[CalibrationInputs, CalibrationInputs]:
-    """Inputs for the scores and inputs for the curves, checked to have nothing in common."""
+    """Inputs to choose heads by and inputs to measure the cost on, checked to have nothing in common."""
     held_out = held_out_inputs(loaded, data, n_held_out, tokens, seed)
     if calibration is not None:
         seen = calibration_inputs(loaded, calibration, n_seen, tokens, seed)
@@ -137,7 +140,7 @@ def _disjoint_inputs(
     shared = {_key(batch) for batch in seen} & {_key(batch) for batch in held_out}
     if shared:
         raise InvalidInput(
-            f"{len(shared)} inputs are used both to compute the scores and to measure the cost, which flatters them. "
+            f"{len(shared)} inputs are used both to choose heads and to measure the cost, which flatters the choice. "
             "Give other data for one of the two."
         )
     return seen, held_out
@@ -162,6 +165,15 @@ def _ready_made(data: Any) -> bool:
 def _part(inputs: CalibrationInputs, start: int, stop: int) -> CalibrationInputs:
     description = f"inputs {start} to {stop - 1} of {inputs.description}"
     return CalibrationInputs(tuple(inputs[start:stop]), description, inputs.tokens)
+
+
+def alternating(inputs: CalibrationInputs) -> tuple[CalibrationInputs, CalibrationInputs]:
+    """Every other input, and those between."""
+    if len(inputs) < 2:
+        raise InvalidInput("One input cannot be shared between slopes and costs of a search; give at least 2 to it.")
+    parts = [(inputs[start::2], f"every other input from {start} of {inputs.description}") for start in (0, 1)]
+    first, second = (CalibrationInputs(tuple(part), described, inputs.tokens) for part, described in parts)
+    return first, second
 
 
 def _key(batch: dict[str, torch.Tensor]) -> str:
@@ -274,6 +286,14 @@ def _result(
         auc_high=float(np.quantile(area, 0.975)),
         spearman=_spearman(run, ablation),
     )
+
+
+def increase_interval(metric: Metric, before: Values, after: Values, seed: int) -> tuple[float, float]:
+    """95 % bootstrap interval over inputs of how much worse a metric got; the inputs are resampled in pairs."""
+    drawn = np.random.default_rng(seed).integers(len(before), size=(_BOOTSTRAP, len(before)))
+    pairs = zip(before[drawn].mean(axis=1), after[drawn].mean(axis=1), strict=True)
+    low, high = np.quantile([metric.increase(float(old), float(new)) for old, new in pairs], [0.025, 0.975])
+    return float(low), float(high)
 
 
 def _resampled(values: NDArray[np.float64], seed: int) -> NDArray[np.float64]:

@@ -36,7 +36,8 @@ class PruningPlan:
         score: the score that ranked the heads, or ``"by hand"``.
         chosen_by: how the number of heads was decided, e.g. ``{"fraction": 0.2}``.
         evaluations: how many times the masked model was evaluated to find this plan.
-        cost: what removing these heads was measured to cost, if it was.
+        cost: what removing these heads was measured to cost, if it was. Of a budget plan: on inputs that the search
+            never saw, with a 95 % bootstrap interval over them (``low``, ``high``) of the ``increase``.
     """
 
     heads: list[Head]
@@ -186,7 +187,8 @@ def lowest(
     for layer, _ in values:
         left[layer] = left.get(layer, 0) + 1
     chosen: list[Head] = []
-    for bundle in _bundles(values, shared):
+    together = bundles(values, shared)
+    for bundle in sorted(together, key=lambda bundle: sum(values[head] for head in bundle) / len(bundle)):
         if len(chosen) + len(bundle) > count:
             if len(bundle) == 1:
                 break
@@ -198,12 +200,11 @@ def lowest(
     return sorted(chosen)
 
 
-def _bundles(values: Mapping[Head, float], shared: Sequence[Collection[int]]) -> list[list[Head]]:
-    """Heads that can only go together, lowest mean score first; ties by position."""
+def bundles(heads: Iterable[Head], shared: Sequence[Collection[int]] = ()) -> list[list[Head]]:
+    """Heads that can only go together, by position: those of layers that share their weights, others alone."""
     partners = {layer: sorted(layers) for layers in shared for layer in layers}
-    bundles = {tuple((other, head) for other in partners.get(layer, [layer])) for layer, head in values}
-    ranked = sorted(bundles, key=lambda bundle: (sum(values[head] for head in bundle) / len(bundle), bundle))
-    return [list(bundle) for bundle in ranked]
+    found = {tuple((other, head) for other in partners.get(layer, [layer])) for layer, head in heads}
+    return [list(bundle) for bundle in sorted(found)]
 
 
 def _hub_revision(source: str, revision: str | None) -> str | None:

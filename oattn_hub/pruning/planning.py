@@ -1,13 +1,13 @@
-"""From a report to a plan: which heads, by which score, and how many.
+"""From a report to a plan: which heads, and how many.
 
 A score is only trusted as far as it was measured on the model at hand. A report with an evaluation says which score
 costs least at the wanted fraction; without one, a quick evaluation is run if the model can be loaded, and otherwise the
-user has to name a score.
+user has to name a score. A budget needs the model: heads are searched on some inputs, the plan is verified on others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -17,12 +17,11 @@ from oattn_hub.progress import Progress, silent
 from oattn_hub.pruning.plan import Head, PruningPlan, lowest, structure_of
 
 if TYPE_CHECKING:
-    from oattn_hub.pruning.evaluation import Evaluator
+    from oattn_hub.attention import CalibrationInputs, LoadedModel
+    from oattn_hub.pruning.search import Meter
+    from oattn_hub.pruning.tasks import Metric, Task
     from oattn_hub.report import Report
     from oattn_hub.report.evaluation import EvaluationSection
-
-# Budget plans try this many of the best scores, each by bisection.
-_CANDIDATES = 3
 
 
 def plan_from_report(
@@ -36,6 +35,7 @@ def plan_from_report(
     min_heads_per_layer: int = 0,
     model: Any = None,
     data: Any = None,
+    calibration: Any = None,
     inputs: int = 16,
     tokens: int = 64,
     seed: int = 0,
@@ -47,13 +47,15 @@ def plan_from_report(
         report: what is known about the model; its evaluation, if it has one, decides which score is used.
         fraction: part of all heads to remove, e.g. 0.2.
         heads: exactly these (layer, head) pairs.
-        max_loss_increase: the largest set found whose measured cost stays within this budget: 0.01 allows the task's
-            loss to get 1 % worse, or, for an embedder or a model without a task, a divergence of 0.01.
+        max_loss_increase: the largest set found (see :mod:`oattn_hub.pruning.search`) whose cost, measured on inputs
+            that the search never saw, stays within this budget: 0.01 allows the task's loss to get 1 % worse, or, for
+            an embedder or a model without a task, a divergence of 0.01.
         metric: what the budget is about instead: ``loss``, ``accuracy``, ``mrr`` or ``divergence``.
-        score: rank by this score instead of the one that was measured to cost least.
+        score: rank by this score instead of the one that was measured to cost least, or instead of searching.
         min_heads_per_layer: leave at least so many heads in every layer; 0 lets whole layers go.
         model: the model, if it is not to be loaded from where the report says.
-        data, inputs, tokens, seed: what to evaluate on, as in :func:`oattn_hub.pruning.evaluate`.
+        data, calibration, inputs, tokens, seed: what to evaluate on, as in :func:`oattn_hub.pruning.evaluate`. A
+            budget is verified on ``inputs`` inputs, and searched on twice as many of the calibration data.
         progress: told about each evaluation.
     """
     wanted = {"fraction": fraction, "heads": heads, "max_loss_increase": max_loss_increase}
@@ -67,10 +69,17 @@ def plan_from_report(
         return choice.plan(choice.checked(heads), "by hand", {"heads": "named"})
     if fraction is not None and not 0 <= fraction <= 1:
         raise InvalidInput(f"fraction is {fraction}; give a part of the heads between 0 and 1.")
-    evaluation = {"model": model, "data": data, "inputs": inputs, "tokens": tokens, "seed": seed, "progress": progress}
+    evaluation = {
+        "model": model,
+        "data": data,
+        "calibration": calibration,
+        "inputs": inputs,
+        "tokens": tokens,
+        "seed": seed,
+        "progress": progress,
+    }
     if max_loss_increase is not None:
-        section = report.evaluation or _quick_evaluation(report, evaluation)
-        return _within_budget(choice, section, max_loss_increase, metric, score, evaluation)
+        return _within_budget(choice, max_loss_increase, metric, score, evaluation)
     assert fraction is not None
     return _by_fraction(choice, fraction, score, evaluation)
 
@@ -173,71 +182,85 @@ def _quick_evaluation(
 
 
 def _within_budget(
-    choice: _Choice,
-    section: EvaluationSection,
-    budget: float,
-    about: str | None,
-    score: str | None,
-    evaluation: Mapping[str, Any],
+    choice: _Choice, budget: float, about: str | None, score: str | None, evaluation: Mapping[str, Any]
 ) -> PruningPlan:
-    if not budget >= 0:
-        raise InvalidInput(f"max_loss_increase is {budget}; give a part such as 0.01 for 1 %.")
-    evaluator = _evaluator(choice.report, evaluation)
-    metrics = {metric.name: metric for metric in evaluator.task.metrics}
-    if about is not None and about not in metrics:
-        raise InvalidInput(f"metric is {about!r}; this model and its data give {', '.join(metrics)}.")
-    metric = metrics[about] if about else evaluator.task.primary
-    before = float(evaluator.baseline[metric.name].mean())
-
-    def increase(heads: list[Head]) -> float:
-        return metric.increase(before, float(evaluator.without(heads)[metric.name].mean()))
-
-    ranked = [result.name for result in sorted(section.scores, key=lambda r: r.auc) if result.name != "random"]
-    tried = {}
-    for name in [score] if score else ranked[:_CANDIDATES]:
-        order = partial(choice.lowest, section.values(name))
-        tried[name] = largest_within(lambda count, order=order: increase(order(count)), len(section.heads), budget)  # type: ignore[misc]
-    best = max(tried, key=lambda name: tried[name][0])
-    count, found = tried[best]
-    sign = -1 if metric.higher_is_better else 1
-    cost = {
-        "metric": metric.name,
-        "title": metric.title,
-        "before": before,
-        "after": before * (1 + sign * found) if metric.relative else found,
-        "increase": found,
-        "inputs": evaluator.inputs.fingerprint,
-    }
-    chosen_by = {"max_loss_increase": budget, "metric": metric.name}
-    heads = choice.lowest(section.values(best), count)
-    return choice.plan(heads, best, chosen_by, evaluator.calls, cost, section.weights)
-
-
-def largest_within(cost: Callable[[int], float], n: int, budget: float) -> tuple[int, float]:
-    """The largest count found by bisection whose cost is within the budget, and that cost; 0 if none is.
-
-    The cost need not grow with every head: bisection then finds one of the crossings, and what it returns was measured.
-
-    >>> largest_within(lambda count: 0.004 * count, 100, 0.05)
-    (12, 0.048)
-    """
-    low, high, found = 0, n, 0.0
-    while low < high:
-        middle = (low + high + 1) // 2
-        value = cost(middle)
-        if value <= budget:
-            low, found = middle, value
-        else:
-            high = middle - 1
-    return low, found
-
-
-def _evaluator(report: Report, evaluation: Mapping[str, Any]) -> Evaluator:
-    """The evaluation half of the data, with the task that fits it."""
-    from oattn_hub.pruning.evaluation import Evaluator, held_out_inputs, load_subject
-    from oattn_hub.pruning.sites import head_sites
+    from oattn_hub.pruning.evaluation import Evaluator, alternating, disjoint_inputs
+    from oattn_hub.pruning.scores import Subject, get_score
+    from oattn_hub.pruning.search import Choice, Meter, by_ranking, by_slopes, settle, walk
+    from oattn_hub.pruning.sites import head_sites, weights_fingerprint
     from oattn_hub.pruning.tasks import find_task
 
-    loaded = load_subject(report, evaluation["model"])
-    inputs = held_out_inputs(loaded, evaluation["data"], evaluation["inputs"], evaluation["tokens"], evaluation["seed"])
-    return Evaluator(loaded, head_sites(loaded.model, report.model.adapter or None), inputs, find_task(loaded, inputs))
+    if not budget >= 0:
+        raise InvalidInput(f"max_loss_increase is {budget}; give a part such as 0.01 for 1 %.")
+    loaded = _model_at_hand(choice.report, evaluation["model"])
+    seed, count = evaluation["seed"], evaluation["inputs"]
+    sources = (evaluation["calibration"], evaluation["data"])
+    searched, verified = disjoint_inputs(loaded, *sources, 2 * count, count, evaluation["tokens"], seed)
+    proposing, choosing = alternating(searched)
+    sites, task = head_sites(loaded.model, choice.report.model.adapter or None), find_task(loaded, verified)
+    metric = _metric(task, about)
+
+    def meter(stage: str, inputs: CalibrationInputs) -> Meter:
+        told = partial(evaluation["progress"], stage, total=len(choice.heads))
+        return Meter(Evaluator(loaded, sites, inputs, task), metric, told)
+
+    search, check = meter("search", choosing), meter("verification", verified)
+    removable = Choice(choice.heads, choice.floor, choice.shared)
+    if score is None:
+        propose = by_slopes(removable, Evaluator(loaded, sites, proposing, task), metric, seed)
+    else:
+        subject = Subject(loaded, proposing, task, choice.report, choice.report.model.adapter or None, seed)
+        values = get_score(score).measure(subject)
+        propose = by_ranking(removable, dict(zip(subject.heads, values.tolist(), strict=True)))
+    path = walk(propose, search.increase, budget)
+    heads = settle(path, check.increase, budget).heads
+    chosen_by = {
+        "max_loss_increase": budget,
+        "metric": metric.name,
+        "rounds": len(path) - 1,
+        "search_evaluations": search.evaluator.calls,
+        "verifications": check.evaluator.calls,
+    }
+    calls = search.evaluator.calls + check.evaluator.calls
+    cost = {**_verified_cost(check, heads, seed), "searched_on": searched.description}
+    return choice.plan(sorted(heads), score or "search", chosen_by, calls, cost, weights_fingerprint(sites))
+
+
+def _verified_cost(check: Meter, heads: tuple[Head, ...], seed: int) -> dict[str, Any]:
+    """What the plan says about its cost: all of it measured on the inputs that the search never saw."""
+    from oattn_hub.pruning.evaluation import increase_interval
+
+    before, after = check.values(()), check.values(heads)
+    low, high = increase_interval(check.metric, before, after, seed)
+    inputs = check.evaluator.inputs
+    return {
+        "metric": check.metric.name,
+        "title": check.metric.title,
+        "before": float(before.mean()),
+        "after": float(after.mean()),
+        "increase": check.increase(heads),
+        "low": low,
+        "high": high,
+        "inputs": inputs.fingerprint,
+        "n_inputs": len(inputs),
+        "verified_on": inputs.description,
+    }
+
+
+def _metric(task: Task, about: str | None) -> Metric:
+    metrics = {metric.name: metric for metric in task.metrics}
+    if about is not None and about not in metrics:
+        raise InvalidInput(f"metric is {about!r}; this model and its data give {', '.join(metrics)}.")
+    return metrics[about] if about else task.primary
+
+
+def _model_at_hand(report: Report, model: Any) -> LoadedModel:
+    from oattn_hub.pruning.evaluation import load_subject
+
+    try:
+        return load_subject(report, model)
+    except (LoadError, MissingDependency) as error:
+        raise InvalidInput(
+            f"A budget is kept by measuring, and {report.model.id} cannot be loaded here ({error}) "
+            "Give the model, or plan a fraction of the heads instead, e.g. plan(fraction=0.1, score='haar')."
+        ) from error

@@ -1,6 +1,6 @@
 """What a model is for, and how much worse it does it: label-free divergence for any model, and the task's own metric.
 
-A task runs the model once on each input (``observe``) and compares what it said with what the unpruned model said.
+A task runs the model on every input (``observe``) and compares what it said with what the unpruned model said.
 Every metric is one number an input, so that intervals come by bootstrap over inputs.
 """
 
@@ -17,6 +17,7 @@ from torch.nn import functional
 
 from oattn_hub.attention import CalibrationInputs, LoadedModel
 from oattn_hub.pruning.readout import readout
+from oattn_hub.pruning.stacks import split, stacks
 
 Values = NDArray[np.float64]
 Batch = Mapping[str, torch.Tensor]
@@ -61,15 +62,20 @@ class Task:
     def observe(self, loaded: LoadedModel, inputs: Iterable[Batch]) -> list[Any]:
         """What the model says on each input."""
         with torch.no_grad():
-            return [self.read(loaded, batch) for batch in inputs]
+            found = [split(self.read(loaded, stack), count) for stack, count in stacks(loaded, inputs)]
+        return [said for part in found for said in part]
 
     def read(self, loaded: LoadedModel, batch: Batch) -> dict[str, torch.Tensor]:
-        """One forward call."""
+        """One forward call; rows of several inputs come in the inputs' order."""
         return readout(loaded, without_labels(batch))
 
     def divergence(self, seen: Sequence[Any], reference: Sequence[Any]) -> Values:
         """(inputs,) how far the outputs are from the unpruned model's."""
-        return np.array([_divergence(now, before) for now, before in zip(seen, reference, strict=True)])
+        return np.array([float(divergence(now, before)) for now, before in zip(seen, reference, strict=True)])
+
+    def loss(self, seen: Sequence[Any], inputs: Sequence[Batch]) -> torch.Tensor:
+        """(inputs,) the task's own loss, which has a slope."""
+        raise NotImplementedError(f"{type(self).__name__} has no loss of its own.")
 
     def measure(self, seen: Sequence[Any], reference: Sequence[Any], inputs: Sequence[Batch]) -> dict[str, Values]:
         """Every metric, one value an input."""
@@ -77,7 +83,7 @@ class Task:
 
     def losses(self, loaded: LoadedModel, batch: Batch, seed: int) -> list[torch.Tensor]:
         """Scalars to take gradients of; without a loss of its own, the task asks what moves its output at all."""
-        return [loss for name, values in self.read(loaded, batch).items() for loss in _probes(name, values, seed)]
+        return [loss for name, values in self.read(loaded, batch).items() for loss in probes(name, values, seed)]
 
 
 class LabelledTask(Task):
@@ -88,9 +94,16 @@ class LabelledTask(Task):
     def measure(self, seen: Sequence[Any], reference: Sequence[Any], inputs: Sequence[Batch]) -> dict[str, Values]:
         """Divergence, cross entropy and accuracy."""
         pairs = [(now["logits"], batch["labels"].reshape(-1)) for now, batch in zip(seen, inputs, strict=True)]
-        loss = [float(functional.cross_entropy(logits, labels)) for logits, labels in pairs]
         right = [float((logits.argmax(-1) == labels).float().mean()) for logits, labels in pairs]
-        return {**super().measure(seen, reference, inputs), "loss": np.array(loss), "accuracy": np.array(right)}
+        own = {"loss": self.loss(seen, inputs).double().numpy(), "accuracy": np.array(right)}
+        return {**super().measure(seen, reference, inputs), **own}
+
+    def loss(self, seen: Sequence[Any], inputs: Sequence[Batch]) -> torch.Tensor:
+        """(inputs,) cross entropy."""
+        pairs = zip(seen, inputs, strict=True)
+        return torch.stack(
+            [functional.cross_entropy(now["logits"], batch["labels"].reshape(-1)) for now, batch in pairs]
+        )
 
     def losses(self, loaded: LoadedModel, batch: Batch, seed: int) -> list[torch.Tensor]:
         """The cross entropy of the labels."""
@@ -104,8 +117,11 @@ class CausalTask(Task):
 
     def measure(self, seen: Sequence[Any], reference: Sequence[Any], inputs: Sequence[Batch]) -> dict[str, Values]:
         """Divergence and next-token loss, whose exponential is the perplexity."""
-        loss = [float(_next_token_loss(now["logits"], batch)) for now, batch in zip(seen, inputs, strict=True)]
-        return {**super().measure(seen, reference, inputs), "loss": np.array(loss)}
+        return {**super().measure(seen, reference, inputs), "loss": self.loss(seen, inputs).double().numpy()}
+
+    def loss(self, seen: Sequence[Any], inputs: Sequence[Batch]) -> torch.Tensor:
+        """(inputs,) next-token loss."""
+        return torch.stack([_next_token_loss(now["logits"], batch) for now, batch in zip(seen, inputs, strict=True)])
 
     def losses(self, loaded: LoadedModel, batch: Batch, seed: int) -> list[torch.Tensor]:
         """The next-token loss."""
@@ -122,27 +138,32 @@ class MaskedTask(Task):
     metrics = (DIVERGENCE_KL, TOKEN_LOSS)
 
     def read(self, loaded: LoadedModel, batch: Batch) -> dict[str, torch.Tensor]:
-        """One forward call on the masked input."""
+        """One forward call on the masked inputs."""
         ids = batch["input_ids"].clone()
-        ids[:, self._masked(batch)] = self.mask_token_id
+        for row in ids:
+            row[self._masked(row)] = self.mask_token_id
         return readout(loaded, {**without_labels(batch), "input_ids": ids})
 
     def measure(self, seen: Sequence[Any], reference: Sequence[Any], inputs: Sequence[Batch]) -> dict[str, Values]:
         """Divergence and loss of the masked tokens."""
-        loss = [float(self._loss(now["logits"], batch)) for now, batch in zip(seen, inputs, strict=True)]
-        return {**super().measure(seen, reference, inputs), "loss": np.array(loss)}
+        return {**super().measure(seen, reference, inputs), "loss": self.loss(seen, inputs).double().numpy()}
+
+    def loss(self, seen: Sequence[Any], inputs: Sequence[Batch]) -> torch.Tensor:
+        """(inputs,) loss of the masked tokens."""
+        return torch.stack([self._loss(now["logits"], batch) for now, batch in zip(seen, inputs, strict=True)])
 
     def losses(self, loaded: LoadedModel, batch: Batch, seed: int) -> list[torch.Tensor]:
         """The loss of the masked tokens."""
         return [self._loss(self.read(loaded, batch)["logits"], batch)]
 
     def _loss(self, logits: torch.Tensor, batch: Batch) -> torch.Tensor:
-        places = self._masked(batch)
-        return functional.cross_entropy(logits[places], batch["input_ids"][0, places])
+        ids = batch["input_ids"][0]
+        places = self._masked(ids)
+        return functional.cross_entropy(logits[places], ids[places])
 
-    def _masked(self, batch: Batch) -> torch.Tensor:
-        length = batch["input_ids"].shape[-1]
-        generator = torch.Generator().manual_seed(int(batch["input_ids"].sum()))
+    def _masked(self, ids: torch.Tensor) -> torch.Tensor:
+        length = len(ids)
+        generator = torch.Generator().manual_seed(int(ids.sum()))
         count = max(1, round(self.share * (length - 2)))
         return 1 + torch.randperm(length - 2, generator=generator)[:count].sort().values
 
@@ -161,18 +182,26 @@ class RetrievalTask(Task):
         return DIVERGENCE_COSINE
 
     def read(self, loaded: LoadedModel, batch: Batch) -> dict[str, torch.Tensor]:
-        """Embeddings of the two halves, (2, width)."""
+        """Embeddings of the two halves of each input, (2 x inputs, width)."""
         halves = [readout(loaded, half)["embedding"] for half in _halves(batch)]
-        return {"embedding": torch.cat(halves)}
+        return {"embedding": torch.stack(halves, dim=1).flatten(0, 1)}
 
     def measure(self, seen: Sequence[Any], reference: Sequence[Any], inputs: Sequence[Batch]) -> dict[str, Values]:
         """Divergence, reciprocal rank, and the loss of picking the right half by similarity."""
-        first, second = (functional.normalize(torch.stack([s["embedding"][i] for s in seen]), dim=-1) for i in (0, 1))
-        similarity = first @ second.T
+        similarity = _similarity(seen)
         ranks = (similarity >= similarity.diagonal()[:, None]).sum(1)
-        loss = -functional.log_softmax(_SCALE * similarity, dim=1).diagonal()
-        own = {"mrr": 1.0 / ranks.double().numpy(), "loss": loss.double().numpy()}
+        own = {"mrr": 1.0 / ranks.double().numpy(), "loss": self.loss(seen, inputs).double().numpy()}
         return {**super().measure(seen, reference, inputs), **own}
+
+    def loss(self, seen: Sequence[Any], inputs: Sequence[Batch]) -> torch.Tensor:
+        """(inputs,) loss of picking the right half by similarity."""
+        return -functional.log_softmax(_SCALE * _similarity(seen), dim=1).diagonal()
+
+
+def _similarity(seen: Sequence[Any]) -> torch.Tensor:
+    """Cosines of every first half with every second half."""
+    first, second = (functional.normalize(torch.stack([s["embedding"][i] for s in seen]), dim=-1) for i in (0, 1))
+    return first @ second.T
 
 
 def find_task(loaded: LoadedModel, inputs: CalibrationInputs) -> Task:
@@ -219,7 +248,7 @@ def _next_token_loss(logits: torch.Tensor, batch: Batch) -> torch.Tensor:
     return functional.cross_entropy(logits[:-1], batch["input_ids"].reshape(-1)[1:])
 
 
-def _divergence(now: dict[str, torch.Tensor], before: dict[str, torch.Tensor]) -> float:
+def divergence(now: dict[str, torch.Tensor], before: dict[str, torch.Tensor]) -> torch.Tensor:
     """KL(before || now) of logits, 1 - cosine of embeddings; the mean over rows and over what the model says."""
     found = []
     for name, old in before.items():
@@ -229,10 +258,10 @@ def _divergence(now: dict[str, torch.Tensor], before: dict[str, torch.Tensor]) -
             found.append((old_log.exp() * (old_log - new_log)).sum(-1).mean())
         else:
             found.append(1 - functional.cosine_similarity(old, new, dim=-1).mean())
-    return float(torch.stack(found).mean())
+    return torch.stack(found).mean()
 
 
-def _probes(name: str, values: torch.Tensor, seed: int) -> list[torch.Tensor]:
+def probes(name: str, values: torch.Tensor, seed: int) -> list[torch.Tensor]:
     """Scalars whose squared gradients add up to how much a small change moves the output, at no label's word.
 
     For logits, the loss of a class drawn from the model's own prediction (its squared gradient is the Fisher

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,6 +14,7 @@ from oattn_hub.pruning.scores.base import Score, Subject, Values
 if TYPE_CHECKING:
     import torch
 
+    from oattn_hub.attention import LoadedModel
     from oattn_hub.pruning.sites import HeadSite
 
 
@@ -51,29 +54,43 @@ def _value_weight(site: HeadSite, head: int) -> torch.Tensor | None:
 
 def _gradient(subject: Subject) -> Values:
     """Mean over inputs of |d loss / d gate|, the gate multiplying the head's output (Michel et al., eq. 7)."""
+    total = np.zeros(len(subject.heads))
+    for number, batch in enumerate(subject.inputs):
+        losses = partial(subject.task.losses, subject.loaded, batch, seed=subject.seed + number)
+        slopes = gate_gradients(subject.loaded, subject.sites, losses)
+        total += np.sqrt(np.mean(slopes[:, 0] ** 2, axis=0))
+    return total / len(subject.inputs)
+
+
+def gate_gradients(
+    loaded: LoadedModel, sites: Sequence[HeadSite], scalars: Callable[[], list[torch.Tensor]], n_inputs: int = 1
+) -> Values:
+    """(scalars, inputs, heads) gradients with respect to gates that multiply each head's output on each input.
+
+    Args:
+        loaded: the model; heads that are masked meanwhile have gradient zero.
+        sites: its attention layers.
+        scalars: runs the model on the stacked inputs and returns what to take gradients of.
+        n_inputs: how many inputs are stacked; 1 where an output projection is read as a parameter.
+    """
     import torch
 
     from oattn_hub.pruning.masks import watched_outputs
 
-    total = np.zeros(len(subject.heads))
-    for number, batch in enumerate(subject.inputs):
-        gates = {site.site.layer: torch.ones(site.site.n_heads, requires_grad=True) for site in subject.sites}
-        weights = []
-        with ExitStack() as stack, torch.enable_grad():
-            for site in subject.sites:
-                if site.output_module is None:
-                    weights.append(site.find(site.layout.output.path))
-                    continue
-                gate = _gated(site, gates[site.site.layer])
-                stack.enter_context(watched_outputs(subject.loaded.model, site, gate))
-            losses = subject.task.losses(subject.loaded, batch, seed=subject.seed + number)
-        squares = np.zeros(len(subject.heads))
-        for loss in losses:
-            wanted = [*gates.values(), *weights]
-            found = torch.autograd.grad(loss, wanted, retain_graph=True, allow_unused=True)
-            squares += _by_head(subject, dict(zip(gates, found, strict=False)), weights, found[len(gates) :]) ** 2
-        total += np.sqrt(squares / len(losses))
-    return total / len(subject.inputs)
+    gates = {site.site.layer: torch.ones(n_inputs, site.site.n_heads, requires_grad=True) for site in sites}
+    weights = []
+    with ExitStack() as stack, torch.enable_grad():
+        for site in sites:
+            if site.output_module is None:
+                weights.append(site.find(site.layout.output.path))
+            else:
+                stack.enter_context(watched_outputs(loaded.model, site, _gated(site, gates[site.site.layer])))
+        found = []
+        for scalar in scalars():
+            slopes = torch.autograd.grad(scalar, [*gates.values(), *weights], retain_graph=True, allow_unused=True)
+            by_layer = dict(zip(gates, slopes, strict=False))
+            found.append(_by_head(sites, n_inputs, by_layer, weights, slopes[len(gates) :]))
+    return np.stack(found)
 
 
 def _gated(site: HeadSite, gate: torch.Tensor) -> Any:
@@ -84,26 +101,33 @@ def _gated(site: HeadSite, gate: torch.Tensor) -> Any:
         heads[site.features([head])] = head
 
     def multiply(features: torch.Tensor) -> torch.Tensor:
-        factors = gate.to(features)[heads.to(features.device)]
-        return features * (factors[:, None, None] if isinstance(site.output_module, torch.nn.Conv2d) else factors)
+        # (rows, features); an input may be several rows of the projection (windows)
+        factors = gate.to(features)[:, heads.to(features.device)]
+        factors = factors.repeat_interleave(len(features) // len(gate), dim=0)
+        if isinstance(site.output_module, torch.nn.Conv2d):
+            return features * factors[:, :, None, None]
+        between = (1,) * (features.dim() - 2)
+        return features * factors.reshape(len(features), *between, -1)
 
     return multiply
 
 
-def _by_head(subject: Subject, gates: dict[int, Any], weights: list[Any], gradients: Any) -> Values:
-    """Gradients of all gates in model order; where the output is a parameter, that is W . dL/dW of the head's part."""
+def _by_head(
+    sites: Sequence[HeadSite], n_inputs: int, gates: dict[int, Any], weights: list[Any], gradients: Any
+) -> Values:
+    """(inputs, heads) gradients in model order; where the output is a parameter, W . dL/dW of the head's part."""
     values, position = [], 0
-    for site in subject.sites:
+    for site in sites:
         if site.output_module is not None:
             found = gates[site.site.layer]
-            values.append(np.zeros(site.site.n_heads) if found is None else found.double().numpy())
+            values.append(np.zeros((n_inputs, site.site.n_heads)) if found is None else found.double().numpy())
             continue
         weight, gradient = weights[position], gradients[position]
         position += 1
         product = (weight * gradient).detach().movedim(int(site.layout.output.axis), 0).flatten(1).sum(1)
         own = [float(product[site.features([head])].sum()) for head in range(site.site.n_heads)]
-        values.append(np.array(own))
-    return np.concatenate(values)
+        values.append(np.array([own]))
+    return np.concatenate(values, axis=1)
 
 
 def _ablation(subject: Subject) -> Values:

@@ -1,0 +1,37 @@
+"""Several inputs in one forward call, which is what a processor likes best."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import groupby
+
+import torch
+
+from oattn_hub.attention import LoadedModel
+
+Batch = Mapping[str, torch.Tensor]
+SIZE = 16
+
+
+def stacks(loaded: LoadedModel, inputs: Iterable[Batch], size: int = SIZE) -> Iterator[tuple[Batch, int]]:
+    """Neighbouring inputs of equal shape as one batch, with their number; the order stays.
+
+    Where the first axis need not count inputs (a plain torch module, packed images), every input stays alone.
+    """
+    joined = loaded.library in ("transformers", "timm")
+    for _, group in groupby(inputs, key=_shape):
+        same = list(group)
+        step = size if joined and all(value.shape[:1] == (1,) for value in same[0].values()) else 1
+        for start in range(0, len(same), step):
+            part = same[start : start + step]
+            yield {name: torch.cat([batch[name] for batch in part]) for name in part[0]}, len(part)
+
+
+def split(said: Mapping[str, torch.Tensor], count: int) -> list[dict[str, torch.Tensor]]:
+    """What the model said on each of the ``count`` inputs of a stack: rows come in the order of the inputs."""
+    parts = {name: value.unflatten(0, (count, -1)) for name, value in said.items()}
+    return [{name: value[number] for name, value in parts.items()} for number in range(count)]
+
+
+def _shape(batch: Batch) -> list[tuple[str, torch.Size]]:
+    return [(name, value.shape) for name, value in batch.items()]
