@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     how.add_argument("--budget", help="as many heads as this allows, e.g. 1%% more loss, or 0.01 of 1 - cosine")
     how.add_argument("--heads", help="exactly these, as layer.head separated by commas: 0.1,0.5,3.2")
     parser.add_argument("--metric", help="what the budget is about instead: loss, accuracy, mrr or divergence")
-    parser.add_argument("--score", help="rank by this score; default: the one that was measured to cost least")
+    parser.add_argument("--score", help="rank by this score; default: what was measured to cost least, or a search")
     parser.add_argument("--min-heads-per-layer", type=int, default=0, help="leave so many in every layer (0)")
     parser.add_argument("--model", help="the model, if it is not where the report says")
     parser.add_argument("--data", help="what to evaluate on; default: bundled data")
@@ -47,6 +47,10 @@ def run(args: argparse.Namespace) -> int:
     if plan.cost:
         before, after = plan.cost["before"], plan.cost["after"]
         out.print(f"{plan.cost['title']}: {before:.4f} -> {after:.4f}, {plan.evaluations} evaluations", markup=False)
+        if "verified_on" in plan.cost:
+            low, high, where = plan.cost["low"], plan.cost["high"], plan.cost["verified_on"]
+            words = f"worse by {plan.cost['increase']:.2%}, 95 % interval {low:.2%} to {high:.2%}"
+            out.print(f"{words}, verified on inputs that the search never saw: {where}", markup=False)
     if args.out:
         out.print(f"saved to {args.out}", markup=False)
     return 0
