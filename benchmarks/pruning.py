@@ -35,7 +35,7 @@ TITLES = {
     "vit": "ViT trained on CIFAR-10 by examples/paper (48 heads)",
 }
 # model -> inputs the scores see, inputs the curves are measured on, inputs a budget is verified on, tokens
-SIZES = {"minilm": (8, 40, 128, 64), "smollm": (3, 6, 20, 64), "vit": (24, 200, 500, 64)}
+SIZES = {"minilm": (8, 40, 100, 64), "smollm": (3, 6, 16, 64), "vit": (24, 200, 400, 64)}
 QUICK = {"minilm": (6, 12, 40, 48), "smollm": (2, 2, 4, 48), "vit": (12, 60, 120, 64)}
 METHOD = """Budgets: searched as `oattn_hub/pruning/search.py` says, verified on inputs that the search never saw.
 The form of the score `displacement` was chosen on WikiText-2 test text (pruning-exploration.md), so the curves use the
