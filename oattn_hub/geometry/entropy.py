@@ -15,7 +15,7 @@ from oattn_hub.geometry.missing import fill_missing
 from oattn_hub.geometry.tree import PartitionTree
 
 SELECTIONS = ("support", "leading")
-_BLOCK = 1 << 19  # entries contracted together: bounds the memory whatever the size of the tensor
+_BLOCK = 1 << 21  # entries contracted together: bounds the memory that float32 tensors take more
 
 TreesByName = Mapping[str, PartitionTree]
 
@@ -166,18 +166,19 @@ def _leading(orders: list[NDArray[np.intp]], m: int | None) -> NDArray[np.intp]:
 
 
 def _coefficients(tensor: Floats, trees: list[PartitionTree], chosen: NDArray[np.intp]) -> NDArray[np.float64]:
-    """The chosen coefficients: only the functions that occur are contracted, some keys at a time."""
+    """The chosen coefficients: only the functions that occur are contracted, some columns at a time."""
     needed, places = zip(*[np.unique(column, return_inverse=True) for column in chosen.T], strict=True)
-    functions = [haar_basis(tree)[:, numbers] for tree, numbers in zip(trees, needed, strict=True)]
-    queries, keys = functions[:2]
-    block = np.zeros((queries.shape[1], keys.shape[1], *tensor.shape[2:]))
-    step = max(1, _BLOCK // (tensor.size // tensor.shape[1]))
-    for start in range(0, tensor.shape[1], step):
-        some = np.asarray(tensor[:, start : start + step], dtype=np.float64)
-        by_query = np.tensordot(queries, some, axes=(0, 0))
-        block += np.moveaxis(np.tensordot(keys[start : start + step], by_query, axes=(0, 1)), 0, 1)
-    if len(functions) == 3:
-        block = np.tensordot(block, functions[2], axes=(2, 0))
+    queries, keys, *heads = (haar_basis(tree)[:, numbers] for tree, numbers in zip(trees, needed, strict=True))
+    flat = tensor.reshape(len(tensor), -1)
+    by_query = np.empty((queries.shape[1], flat.shape[1]))
+    step = max(1, _BLOCK // len(flat))
+    for start in range(0, flat.shape[1], step):
+        some = flat[:, start : start + step].astype(np.float64, copy=False)
+        by_query[:, start : start + step] = queries.T @ some
+    by_query = by_query.reshape(-1, *tensor.shape[1:])
+    block = np.moveaxis(np.tensordot(by_query, keys, axes=(1, 0)), -1, 1)
+    for functions in heads:
+        block = block @ functions
     return np.asarray(block[places])
 
 
