@@ -33,6 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Plan, cut, save, print what it saved."""
     from oattn_hub.pruning import PruningPlan
+    from oattn_hub.report.evaluation_words import increase_words
 
     with progress_bar() as progress:
         plan = PruningPlan.load_file(args.report) if args.report.is_file() else _plan(args, progress)
@@ -48,8 +49,8 @@ def run(args: argparse.Namespace) -> int:
         before, after = plan.cost["before"], plan.cost["after"]
         out.print(f"{plan.cost['title']}: {before:.4f} -> {after:.4f}, {plan.evaluations} evaluations", markup=False)
         if "verified_on" in plan.cost:
-            low, high, where = plan.cost["low"], plan.cost["high"], plan.cost["verified_on"]
-            words = f"worse by {plan.cost['increase']:.2%}, 95 % interval {low:.2%} to {high:.2%}"
+            where = plan.cost["verified_on"]
+            words = increase_words(plan.cost)
             out.print(f"{words}, verified on inputs that the search never saw: {where}", markup=False)
     if args.out:
         out.print(f"saved to {args.out}", markup=False)

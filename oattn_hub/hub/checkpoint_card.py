@@ -12,6 +12,7 @@ from oattn_hub.cards import render
 from oattn_hub.files import read_json
 from oattn_hub.hub.card import evaluation_values, hub_id
 from oattn_hub.hub.readme import build_readme
+from oattn_hub.report.evaluation_words import increase_words
 
 if TYPE_CHECKING:
     from oattn_hub.report.evaluation import EvaluationSection
@@ -106,22 +107,39 @@ def _results(manifest: Mapping[str, Any], repo_id: str | None, evaluation: Evalu
 
 
 def _cost(plan: Mapping[str, Any], evaluation: EvaluationSection | None) -> dict[str, str] | None:
-    """What the removal was measured to cost; the interval is that of the nearest measured fraction, if there is one."""
+    """What the removal was measured to cost, and how sure that is."""
     cost = plan["cost"]
     if not cost:
         return None
     values = {name: f"{cost[name]:.4g}" for name in ("before", "after")}
-    interval = ""
-    if evaluation and plan["score"] in {score.name for score in evaluation.scores}:
-        curve = evaluation.score(plan["score"]).curves.get(cost["metric"])
-        share = len(plan["heads"]) / plan["n_heads"]
-        nearest = min(range(len(evaluation.fractions)), key=lambda i: abs(evaluation.fractions[i] - share))
-        if curve and abs(evaluation.fractions[nearest] - share) < 0.01:
-            interval = f"{curve.low[nearest]:.4g} to {curve.high[nearest]:.4g}"
-    return {"title": cost["title"], **values, "interval": interval, "inputs": _inputs_of(cost, evaluation)}
+    return {
+        "title": cost["title"],
+        **values,
+        "uncertainty": _uncertainty(plan, evaluation),
+        "inputs": _inputs_of(cost, evaluation),
+    }
+
+
+def _uncertainty(plan: Mapping[str, Any], evaluation: EvaluationSection | None) -> str:
+    """The interval of a verified plan, or that of the nearest measured fraction, if there is one."""
+    cost = plan["cost"]
+    if "verified_on" in cost:
+        words = increase_words(cost)
+        return f"{words[0].upper()}{words[1:]}; the search for these heads never saw these inputs."
+    if not evaluation or plan["score"] not in {score.name for score in evaluation.scores}:
+        return ""
+    curve = evaluation.score(plan["score"]).curves.get(cost["metric"])
+    share = len(plan["heads"]) / plan["n_heads"]
+    nearest = min(range(len(evaluation.fractions)), key=lambda i: abs(evaluation.fractions[i] - share))
+    if not curve or abs(evaluation.fractions[nearest] - share) >= 0.01:
+        return ""
+    interval = f"{curve.low[nearest]:.4g} to {curve.high[nearest]:.4g}"
+    return f"After the removal the 95 % interval over inputs is {interval}."
 
 
 def _inputs_of(cost: Mapping[str, Any], evaluation: EvaluationSection | None) -> str:
+    if "verified_on" in cost:
+        return str(cost["verified_on"])
     if evaluation and evaluation.evaluation_fingerprint == cost["inputs"]:
         return evaluation.evaluation
     return f"inputs with the SHA-256 {cost['inputs'][:16]}…"
@@ -166,14 +184,21 @@ def _row(name: str, before: int, after: int) -> dict[str, str]:
 def _how_chosen(plan: Mapping[str, Any], evaluation: EvaluationSection | None) -> str:
     if plan["score"] == "by hand":
         return "The heads were named by hand."
-    how = plan["chosen_by"]
-    titles = {score.name: score.title for score in evaluation.scores} if evaluation else {}
-    best = ", the score that was measured to cost least on this model" if how.get("score_by") == "measured" else ""
+    how, cost = plan["chosen_by"], plan["cost"]
     tried = f" {plan['evaluations']} masked models were evaluated to find that out." if plan["evaluations"] else ""
     if "max_loss_increase" in how:
-        reason = f"as many as raise the loss by at most {100 * how['max_loss_increase']:g} %"
+        limit = how["max_loss_increase"]
+        allowed = f"at most {limit:g}" if how["metric"] == "divergence" else f"at most {100 * limit:g} % worse"
+        reason = f"as many as keep the {cost['title']} {allowed}"
     else:
         reason = f"the {100 * how['fraction']:g} % lowest" if "fraction" in how else "named one by one"
+    if plan["score"] == "search":
+        return (
+            f"The heads were searched for in rounds: those went whose removal from the model as it was by then was "
+            f"predicted, by slope and curvature of the cost, to cost least; {reason}.{tried}"
+        )
+    titles = {score.name: score.title for score in evaluation.scores} if evaluation else {}
+    best = ", the score that was measured to cost least on this model" if how.get("score_by") == "measured" else ""
     return f"The heads were ranked by {titles.get(plan['score'], plan['score'])}{best}; {reason} went.{tried}"
 
 
@@ -181,12 +206,12 @@ def _command(plan: Mapping[str, Any]) -> str:
     """What makes this checkpoint again from the model's report."""
     how = plan["chosen_by"]
     if "max_loss_increase" in how:
-        choice = f"--budget {how['max_loss_increase']:g}"
+        choice = f"--budget {how['max_loss_increase']:g} --metric {how['metric']}"
     elif "fraction" in how:
         choice = f"--fraction {how['fraction']:g}"
     else:
         return "oattn prune REPORT --heads " + ",".join(f"{layer}.{head}" for layer, head in plan["heads"])
-    return f"oattn prune REPORT {choice} --score {plan['score']}"
+    return f"oattn prune REPORT {choice}" + ("" if plan["score"] == "search" else f" --score {plan['score']}")
 
 
 def _by_layer(heads: Iterable[list[int]]) -> list[tuple[int, list[int]]]:

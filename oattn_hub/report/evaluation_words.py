@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import takewhile
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from oattn_hub.report.evaluation import EvaluationSection, MetricInfo, ScoreResult
@@ -40,6 +41,19 @@ def table(section: EvaluationSection) -> tuple[list[str], list[list[str]]]:
         spearman = "" if result.spearman is None else f"{result.spearman:.2f}"
         rows.append([result.title, *costs, area, spearman, result.cost])
     return columns, rows
+
+
+def increase_words(cost: Mapping[str, Any]) -> str:
+    """How much worse a verified plan is, with its interval: in per cent; a divergence, which starts at 0, as it is.
+
+    >>> increase_words({"metric": "loss", "increase": 0.0084, "low": -0.01, "high": 0.027})
+    'worse by 0.84 %, 95 % interval over inputs -1.00 % to 2.70 %'
+    """
+    share = cost["metric"] != "divergence"
+    increase, low, high = (
+        f"{100 * cost[name]:.2f} %" if share else f"{cost[name]:.4f}" for name in ("increase", "low", "high")
+    )
+    return f"worse by {increase}, 95 % interval over inputs {low} to {high}"
 
 
 def _against_random(section: EvaluationSection, result: ScoreResult) -> str:

@@ -152,18 +152,35 @@ def evaluation() -> EvaluationSection:
     )
 
 
-def test_the_card_of_a_checkpoint_shows_what_it_costs(tmp_path: Path, evaluation: EvaluationSection) -> None:
-    cost = {"metric": "divergence", "title": "divergence", "before": 0.0, "after": 0.02, "inputs": "b" * 64}
-    plan = {
+def checkpoint_card(folder: Path, evaluation: EvaluationSection | None = None, **plan: Any) -> ModelCard:
+    """The card of a checkpoint without its weights: only what the plan and the measurements say."""
+    base = {
         "heads": [[0, 1]], "n_heads": 4, "structure": "s", "model_id": "someone/base", "source": "someone/base",
-        "revision": "c" * 40, "score": "haar", "chosen_by": {"fraction": 0.25}, "evaluations": 9, "cost": cost,
+        "revision": "c" * 40,
     }  # fmt: skip
     result = {"heads_before": 4, "heads_after": 3, "parameters_before": 100, "parameters_after": 90}
     manifest = {"variant": "cut", "library": "transformers", "class": "BertForMaskedLM", "oattn_hub": "1"}
-    write_json(tmp_path / "oattn_pruned.json", {**manifest, "plan": plan, "result": result})
-    write_json(tmp_path / "config.json", {"auto_map": {"AutoModelForMaskedLM": "m.P"}})
-    write_checkpoint_card(tmp_path, "me/small", "mit", evaluation)
-    card = ModelCard.load(tmp_path / "README.md")
+    write_json(folder / "oattn_pruned.json", {**manifest, "plan": {**base, **plan}, "result": result})
+    write_json(folder / "config.json", {"auto_map": {"AutoModelForMaskedLM": "m.P"}})
+    write_checkpoint_card(folder, "me/small", "mit", evaluation)
+    return ModelCard.load(folder / "README.md")
+
+
+def test_the_card_of_a_searched_checkpoint_says_what_was_verified(tmp_path: Path) -> None:
+    interval = {"increase": 0.0084, "low": -0.01, "high": 0.027, "verified_on": "other text"}
+    cost = {"metric": "loss", "title": "loss a token", "before": 4.0, "after": 4.03, "inputs": "b" * 64, **interval}
+    how = {"max_loss_increase": 0.01, "metric": "loss"}
+    card = checkpoint_card(tmp_path, score="search", chosen_by=how, evaluations=7, cost=cost)
+    assert card.data.eval_results[0].dataset_name == "other text"
+    assert "as many as keep the loss a token at most 1 % worse. 7 masked models were evaluated" in card.text
+    assert "Worse by 0.84 %, 95 % interval over inputs -1.00 % to 2.70 %" in card.text
+    assert "`oattn prune REPORT --budget 0.01 --metric loss`" in card.text
+
+
+def test_the_card_of_a_checkpoint_shows_what_it_costs(tmp_path: Path, evaluation: EvaluationSection) -> None:
+    cost = {"metric": "divergence", "title": "divergence", "before": 0.0, "after": 0.02, "inputs": "b" * 64}
+    chosen = {"score": "haar", "chosen_by": {"fraction": 0.25}, "evaluations": 9, "cost": cost}
+    card = checkpoint_card(tmp_path, evaluation, **chosen)
     (measured,) = card.data.eval_results
     assert (measured.metric_type, measured.metric_value, measured.dataset_name) == ("divergence", 0.02, "text B")
     assert (card.data.pipeline_tag, card.data.base_model) == ("fill-mask", "someone/base")
