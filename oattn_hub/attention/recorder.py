@@ -107,7 +107,8 @@ def capture_inputs(
     """
     source, text = inputs.fingerprint, inputs.description
     session = capture(loaded, kinds, store, fingerprint=source, description=text, **options)
-    with session as written, torch.inference_mode():
+    # not inference_mode: what a model keeps from it (BEiT its position index) could never be used in training again
+    with session as written, torch.no_grad():
         progress("capture", written.n_batches, len(inputs))
         for batch in list(inputs)[written.n_batches :]:
             loaded.forward(batch)
