@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from threadpoolctl import threadpool_limits
 
 from oattn_hub.errors import NotFitted
 from oattn_hub.geometry.affinity import cosine_affinity, distance_affinity, gaussian_affinity
@@ -126,6 +127,12 @@ class Questionnaire:
         """
         self._check()
         tensor, has_gaps = as_tensor_with_gaps(X)
+        # The distances share their work among the cores themselves; BLAS threads beside them only wait for each other
+        # (128 x 128 x 72 on two cores: 0.8 s with them, 0.35 s without).
+        with threadpool_limits(1, user_api="blas"):
+            return self._fit(tensor, has_gaps, progress)
+
+    def _fit(self, tensor: Floats, has_gaps: bool, progress: Progress) -> Questionnaire:
         axes = AXES[: tensor.ndim]
         order = ("head", "query", "key") if tensor.ndim == 3 else ("key", "query")
         total = 2 + self.n_iters * len(order)

@@ -71,8 +71,7 @@ class BatchMeasurement:
 
 def measure_batch(X: Array, settings: Settings) -> BatchMeasurement:
     """Organise one (query, key, head) tensor (Algorithm 1) and expand it in the Haar bases of its trees."""
-    # The geometry shares its work among the cores itself; BLAS threads on top of that only wait for each other, which
-    # took 7 times the CPU time on a busy machine.
+    # Expansions are too small for BLAS threads, which wait for each other on a busy machine: 7 times the CPU time.
     with threadpool_limits(1, user_api="blas"):
         return _measure(X, settings)
 
