@@ -320,14 +320,18 @@ function markTable() {
 
 const go = (key) => { location.hash = key; };
 
-function show() {
+// What the address asks for. It is ahead of `state` until the page has been redrawn, so keys pressed meanwhile count too.
+function asked() {
   const key = decodeURIComponent(location.hash.slice(1));
   const group = page.groups.find((candidate) => candidate.index.has(key)) ?? state.group ?? page.groups[0];
-  const changed = group !== state.group;
-  state.group = group;
-  state.head = group.index.get(key) ?? state.head ?? group.byRank[0];
+  return { group, head: group.index.get(key) ?? state.head ?? group.byRank[0] };
+}
+
+function show() {
+  const { group, head } = asked(), changed = group !== state.group;
+  Object.assign(state, { group, head });
   if (changed) showGroup(group);
-  showHead(group, state.head);
+  showHead(group, head);
 }
 
 function showGroup(group) {
@@ -361,7 +365,7 @@ function showHead(group, head) {
 }
 
 function step(by) {
-  const { group, head } = state, place = group.byRank.indexOf(head) + by;
+  const { group, head } = asked(), place = group.byRank.indexOf(head) + by;
   if (place >= 0 && place < group.size) go(group.key(group.byRank[place]));
 }
 
@@ -369,7 +373,7 @@ function moveOnMap(event) {
   const moves = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] };
   if (!(event.key in moves)) return;
   event.preventDefault();
-  const { group, head } = state, [down, right] = moves[event.key];
+  const { group, head } = asked(), [down, right] = moves[event.key];
   const layer = group.layerList[group.layerList.indexOf(group.layers.values[head]) + down];
   const key = `${layer}-${group.heads.values[head] + right}`;
   if (group.index.has(key)) go(key);
