@@ -111,7 +111,8 @@ def _cost(plan: Mapping[str, Any], evaluation: EvaluationSection | None) -> dict
     cost = plan["cost"]
     if not cost:
         return None
-    values = {name: f"{cost[name]:.4g}" for name in ("before", "after")}
+    # a divergence of 3e-8 is rounding, not a cost
+    values = {name: f"{cost[name]:.4g}" if abs(cost[name]) > 1e-6 else "0" for name in ("before", "after")}
     return {
         "title": cost["title"],
         **values,

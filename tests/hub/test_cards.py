@@ -178,12 +178,13 @@ def test_the_card_of_a_searched_checkpoint_says_what_was_verified(tmp_path: Path
 
 
 def test_the_card_of_a_checkpoint_shows_what_it_costs(tmp_path: Path, evaluation: EvaluationSection) -> None:
-    cost = {"metric": "divergence", "title": "divergence", "before": 0.0, "after": 0.02, "inputs": "b" * 64}
+    cost = {"metric": "divergence", "title": "divergence", "before": 3e-8, "after": 0.02, "inputs": "b" * 64}
     chosen = {"score": "haar", "chosen_by": {"fraction": 0.25}, "evaluations": 9, "cost": cost}
     card = checkpoint_card(tmp_path, evaluation, **chosen)
     (measured,) = card.data.eval_results
     assert (measured.metric_type, measured.metric_value, measured.dataset_name) == ("divergence", 0.02, "text B")
     assert (card.data.pipeline_tag, card.data.base_model) == ("fill-mask", "someone/base")
+    assert "| divergence | 0 | 0.02 |" in card.text
     assert "95 % interval over inputs is 0.01 to 0.03" in card.text
     assert "ranked by Haar; the 25 % lowest went. 9 masked models were evaluated" in card.text
     assert "`oattn prune REPORT --fraction 0.25 --score haar`" in card.text
