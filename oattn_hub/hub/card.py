@@ -16,7 +16,10 @@ if TYPE_CHECKING:
     from oattn_hub.report.records import HeadRecord, ModelInfo, Provenance
 
 _HUB_ID = re.compile(r"[\w-][\w.-]*/[\w.-]+", re.ASCII)
-_DATASET = re.compile(r"\bdataset:([\w-][\w.-]*(?:/[\w.-]+)?)", re.ASCII)  # as ``calibration_inputs`` describes it
+DATASET = (
+    "dataset:"  # before its id, where ``calibration_inputs`` is asked for one of the Hub and where it describes it
+)
+_DATASET_ID = re.compile(rf"\b{DATASET}([\w-][\w.-]*(?:/[\w.-]+)?)", re.ASCII)
 _SHOWN = 10  # heads in a card's table; all of them are in the report
 _CAPTIONS = {
     "batches": "Entropy of the heads in every batch",
@@ -113,7 +116,7 @@ def _datasets(report: Report) -> dict[str, list[str]]:
     """The Hub's datasets among what was read, by their ids."""
     section = report.evaluation
     read = [report.provenance.data, *((section.calibration, section.evaluation) if section else ())]
-    found = sorted({name for description in read for name in _DATASET.findall(description)})
+    found = sorted({name for description in read for name in _DATASET_ID.findall(description)})
     return {"datasets": found} if found else {}
 
 

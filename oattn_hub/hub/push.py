@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from oattn_hub.errors import FormatError, InvalidInput
 from oattn_hub.files import atomic_path, read_json, write_json, write_text
-from oattn_hub.hub.card import report_readme
+from oattn_hub.hub.card import DATASET, report_readme
 from oattn_hub.hub.checkpoint_card import checkpoint_readme
 from oattn_hub.hub.content import content_ids
 from oattn_hub.hub.license import license_of
@@ -147,27 +147,32 @@ def write_checkpoint_card(
 
 def _shareable_manifest(folder: Path, manifest: dict[str, Any]) -> dict[str, Any]:
     """Nobody else can load from a folder on this disk, nor need they know its name."""
-    source = manifest["plan"]["source"]
-    if source is not None and Path(source).exists():
-        manifest["plan"]["source"] = None
-        write_json(folder / _MANIFEST, manifest)
+    manifest["plan"]["source"] = _public(manifest["plan"]["source"])
+    write_json(folder / _MANIFEST, manifest)
     return manifest
 
 
 def _shareable(report: Report) -> Report:
     """The same for a report: of folders on this disk only the last name is left."""
     model, made = report.model, report.provenance
-    source = None if model.source is None or Path(model.source).exists() else model.source
     options = {name: _last_name(value) if isinstance(value, str) else value for name, value in model.options.items()}
-    command = made.command
+    command, data = made.command, " ".join(map(_last_name, made.data.split(" ")))
     if command.startswith("oattn "):
         command = shlex.join(_last_name(word) for word in shlex.split(command))
     return replace(
-        report, model=replace(model, source=source, options=options), provenance=replace(made, command=command)
+        report,
+        model=replace(model, source=_public(model.source), options=options),
+        provenance=replace(made, command=command, data=data),
     )
 
 
+def _public(source: str | None) -> str | None:
+    return None if source is None or Path(source).exists() else source
+
+
 def _last_name(word: str) -> str:
+    if word.startswith(DATASET):
+        return DATASET + _last_name(word.removeprefix(DATASET))
     return Path(word).name if Path(word).is_absolute() or Path(word).exists() else word
 
 

@@ -290,7 +290,7 @@ def _result(
 
 def increase_interval(metric: Metric, before: Values, after: Values, seed: int) -> tuple[float, float]:
     """95 % bootstrap interval over inputs of how much worse a metric got; the inputs are resampled in pairs."""
-    drawn = np.random.default_rng(seed).integers(len(before), size=(_BOOTSTRAP, len(before)))
+    drawn = _draws(len(before), seed)
     pairs = zip(before[drawn].mean(axis=1), after[drawn].mean(axis=1), strict=True)
     low, high = np.quantile([metric.increase(float(old), float(new)) for old, new in pairs], [0.025, 0.975])
     return float(low), float(high)
@@ -300,8 +300,12 @@ def _resampled(values: NDArray[np.float64], seed: int) -> NDArray[np.float64]:
     """(draws, fractions) means over resampled inputs; with several runs (random), the runs themselves are the draws."""
     if len(values) > 1:
         return np.asarray(values.mean(axis=2))
-    drawn = np.random.default_rng(seed).integers(values.shape[2], size=(_BOOTSTRAP, values.shape[2]))
-    return np.asarray(values[0][:, drawn].mean(axis=2).T)
+    return np.asarray(values[0][:, _draws(values.shape[2], seed)].mean(axis=2).T)
+
+
+def _draws(n_inputs: int, seed: int) -> NDArray[np.int64]:
+    """(draws, inputs) which inputs each resampling takes."""
+    return np.random.default_rng(seed).integers(n_inputs, size=(_BOOTSTRAP, n_inputs))
 
 
 def _curve(values: NDArray[np.float64], drawn: NDArray[np.float64]) -> Curve:

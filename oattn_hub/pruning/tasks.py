@@ -86,7 +86,19 @@ class Task:
         return [loss for name, values in self.read(loaded, batch).items() for loss in probes(name, values, seed)]
 
 
-class LabelledTask(Task):
+class LossTask(Task):
+    """A task with a loss that each input has by itself."""
+
+    def measure(self, seen: Sequence[Any], reference: Sequence[Any], inputs: Sequence[Batch]) -> dict[str, Values]:
+        """Divergence and loss."""
+        return {**super().measure(seen, reference, inputs), "loss": self.loss(seen, inputs).double().numpy()}
+
+    def losses(self, loaded: LoadedModel, batch: Batch, seed: int) -> list[torch.Tensor]:
+        """The task's own loss."""
+        return list(self.loss([self.read(loaded, batch)], [batch]))
+
+
+class LabelledTask(LossTask):
     """A classifier on inputs that come with ``labels``."""
 
     metrics = (DIVERGENCE_KL, ACCURACY, LABEL_LOSS)
@@ -95,8 +107,7 @@ class LabelledTask(Task):
         """Divergence, cross entropy and accuracy."""
         pairs = [(now["logits"], batch["labels"].reshape(-1)) for now, batch in zip(seen, inputs, strict=True)]
         right = [float((logits.argmax(-1) == labels).float().mean()) for logits, labels in pairs]
-        own = {"loss": self.loss(seen, inputs).double().numpy(), "accuracy": np.array(right)}
-        return {**super().measure(seen, reference, inputs), **own}
+        return {**super().measure(seen, reference, inputs), "accuracy": np.array(right)}
 
     def loss(self, seen: Sequence[Any], inputs: Sequence[Batch]) -> torch.Tensor:
         """(inputs,) cross entropy."""
@@ -105,31 +116,19 @@ class LabelledTask(Task):
             [functional.cross_entropy(now["logits"], batch["labels"].reshape(-1)) for now, batch in pairs]
         )
 
-    def losses(self, loaded: LoadedModel, batch: Batch, seed: int) -> list[torch.Tensor]:
-        """The cross entropy of the labels."""
-        return [functional.cross_entropy(self.read(loaded, batch)["logits"], batch["labels"].reshape(-1))]
 
-
-class CausalTask(Task):
+class CausalTask(LossTask):
     """A language model that predicts the next token."""
 
     metrics = (DIVERGENCE_KL, TOKEN_LOSS)
 
-    def measure(self, seen: Sequence[Any], reference: Sequence[Any], inputs: Sequence[Batch]) -> dict[str, Values]:
-        """Divergence and next-token loss, whose exponential is the perplexity."""
-        return {**super().measure(seen, reference, inputs), "loss": self.loss(seen, inputs).double().numpy()}
-
     def loss(self, seen: Sequence[Any], inputs: Sequence[Batch]) -> torch.Tensor:
-        """(inputs,) next-token loss."""
+        """(inputs,) next-token loss, whose exponential is the perplexity."""
         return torch.stack([_next_token_loss(now["logits"], batch) for now, batch in zip(seen, inputs, strict=True)])
-
-    def losses(self, loaded: LoadedModel, batch: Batch, seed: int) -> list[torch.Tensor]:
-        """The next-token loss."""
-        return [_next_token_loss(self.read(loaded, batch)["logits"], batch)]
 
 
 @dataclass(frozen=True)
-class MaskedTask(Task):
+class MaskedTask(LossTask):
     """A language model that fills in masked tokens; which 15 % are masked is drawn from each input itself."""
 
     mask_token_id: int
@@ -144,17 +143,9 @@ class MaskedTask(Task):
             row[self._masked(row)] = self.mask_token_id
         return readout(loaded, {**without_labels(batch), "input_ids": ids})
 
-    def measure(self, seen: Sequence[Any], reference: Sequence[Any], inputs: Sequence[Batch]) -> dict[str, Values]:
-        """Divergence and loss of the masked tokens."""
-        return {**super().measure(seen, reference, inputs), "loss": self.loss(seen, inputs).double().numpy()}
-
     def loss(self, seen: Sequence[Any], inputs: Sequence[Batch]) -> torch.Tensor:
         """(inputs,) loss of the masked tokens."""
         return torch.stack([self._loss(now["logits"], batch) for now, batch in zip(seen, inputs, strict=True)])
-
-    def losses(self, loaded: LoadedModel, batch: Batch, seed: int) -> list[torch.Tensor]:
-        """The loss of the masked tokens."""
-        return [self._loss(self.read(loaded, batch)["logits"], batch)]
 
     def _loss(self, logits: torch.Tensor, batch: Batch) -> torch.Tensor:
         ids = batch["input_ids"][0]

@@ -63,13 +63,18 @@ def test_a_published_report_does_not_name_the_folders_of_this_disk(tiny_report: 
         model=replace(
             tiny_report.model, source=str(model), options={"cache_dir": str(tmp_path), "gguf_file": "a.gguf"}
         ),
-        provenance=replace(tiny_report.provenance, command=f"oattn analyze '{model}' --data {data} --seed 3"),
+        provenance=replace(
+            tiny_report.provenance,
+            command=f"oattn analyze '{model}' --data dataset:{data}?split=test --seed 3",
+            data=f"dataset:{data}?split=test (9 rows), seed 3",
+        ),
     )
     folder = Path(push_report(local, "me/heads", dry_run=tmp_path / "dry").folder or "")
     for file in (path for path in folder.rglob("*") if path.is_file()):
         assert str(tmp_path).encode() not in file.read_bytes(), file.name
     published = load_report(folder)
-    assert published.provenance.command == "oattn analyze tiny --data notes.txt --seed 3"
+    assert published.provenance.command == "oattn analyze tiny --data 'dataset:notes.txt?split=test' --seed 3"
+    assert published.provenance.data == "dataset:notes.txt?split=test (9 rows), seed 3"
     assert (published.model.source, published.model.options["gguf_file"]) == (None, "a.gguf")
 
 
