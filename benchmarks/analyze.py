@@ -71,10 +71,10 @@ def _large_page() -> tuple[float, int]:
     """Seconds and bytes of the page of 1,000 heads of random attention, the worst case for its size."""
     import numpy as np
 
+    from oattn_hub.analysis.measure import join_batches, measure_batch
     from oattn_hub.attention.store import HeadRecord
     from oattn_hub.geometry import Questionnaire
     from oattn_hub.report import ModelInfo, Provenance, Report, Settings
-    from oattn_hub.report.measure import join_batches, measure_batch
 
     settings = Settings("probs", 2, 54, 0, Questionnaire(n_iters=1).get_params())
     random = np.random.default_rng(0)

@@ -20,10 +20,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from oattn_hub.analysis.theory import build_theory_section
 from oattn_hub.attention import calibration_inputs, capture_inputs, load_model
 from oattn_hub.geometry import organise_head, paraproduct
 from oattn_hub.geometry.paraproduct import corollary
-from oattn_hub.report.theory import TheorySection, build_theory_section
+from oattn_hub.report.theory import TheorySection
 
 Float = NDArray[np.float64]
 FACTORS = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0)

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from oattn_hub.analyzer import analyze as analyze
     from oattn_hub.attention import AttentionStore as AttentionStore
     from oattn_hub.attention import capture as capture
-    from oattn_hub.attention import load_model as load_model
     from oattn_hub.errors import OattnError as OattnError
     from oattn_hub.hub import from_pretrained as from_pretrained
     from oattn_hub.hub import list_variants as list_variants
     from oattn_hub.hub import load_report as load_report
+    from oattn_hub.models.load import load_model as load_model
     from oattn_hub.pruning import PruningPlan as PruningPlan
     from oattn_hub.pruning import evaluate as evaluate
     from oattn_hub.report import Report as Report
@@ -38,7 +38,7 @@ _EXPORTS = {
     "evaluate": "oattn_hub.pruning",
     "from_pretrained": "oattn_hub.hub",
     "list_variants": "oattn_hub.hub",
-    "load_model": "oattn_hub.attention",
+    "load_model": "oattn_hub.models.load",
     "load_report": "oattn_hub.hub",
 }
 

@@ -12,18 +12,19 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from oattn_hub.analysis.cache import Request, Run, versions
+from oattn_hub.analysis.measure import BatchMeasurement, join_batches, measure_batch
 from oattn_hub.attention.store import KINDS, AttentionStore
 from oattn_hub.errors import InvalidInput
 from oattn_hub.geometry import Questionnaire
 from oattn_hub.progress import Progress, silent
 from oattn_hub.report import GroupResult, ModelInfo, Provenance, Report, Settings
-from oattn_hub.report.measure import BatchMeasurement, join_batches, measure_batch
-from oattn_hub.runs import Request, Run, versions
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from oattn_hub.attention import CalibrationInputs, LoadedModel
+    from oattn_hub.inputs import CalibrationInputs
+    from oattn_hub.models.load import LoadedModel
 
 PAGE_FILE = "report.html"
 
@@ -45,8 +46,8 @@ def analyze(
 ) -> Report:
     """Measure which attention heads a model uses, and how sure that is.
 
-    Finished stages are kept (see ``oattn_hub.runs``): an interrupted call goes on where it stopped and ends with the
-    same bytes as one that was not interrupted; a repeated call returns at once.
+    Finished stages are kept (see ``oattn_hub.analysis.cache``): an interrupted call goes on where it stopped and ends
+    with the same bytes as one that was not interrupted; a repeated call returns at once.
 
     Args:
         spec: A Hub id, a local folder, a timm name, a torch module, or what ``load_model`` returned.
@@ -128,7 +129,8 @@ def _run(call: _Call, request: Request, progress: Progress) -> Report:
 
 
 def _load(call: _Call, progress: Progress) -> tuple[LoadedModel, CalibrationInputs]:
-    from oattn_hub.attention import calibration_inputs, load_model
+    from oattn_hub.inputs import calibration_inputs
+    from oattn_hub.models.load import load_model
 
     known = [name for name in inspect.signature(load_model).parameters if name != "spec"]
     if unknown := sorted(set(call.loading) - set(known)):
@@ -180,7 +182,8 @@ def _measure(
 
 def _with_theory(report: Report, store: AttentionStore, progress: Progress) -> Report:
     """The paper's theory on the first batch of each group: the step from scores to probs, and what survives it."""
-    from oattn_hub.report.theory import TheorySection, build_theory_section
+    from oattn_hub.analysis.theory import build_theory_section
+    from oattn_hub.report.theory import TheorySection
 
     sections = []
     for group in store.groups:

@@ -47,7 +47,7 @@ def run_demo(folder: Path) -> list[Path]:
 @contextmanager
 def hub_with_minilm(folder: Path) -> Iterator[dict[str, str]]:
     """A local Hub that has all-MiniLM-L6-v2; yields the environment in which clients talk to it and to nothing else."""
-    from oattn_hub.hub.local import LocalHub
+    from oattn_hub.local_hub import LocalHub
 
     model = minilm_folder()
     with LocalHub(folder, large_files="lfs") as hub:

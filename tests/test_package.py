@@ -48,7 +48,7 @@ def _packages_on_disk() -> set[str]:
 
 def test_no_package_is_left_out_of_the_wheel() -> None:
     listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
-    assert set(listed) == _packages_on_disk() | {"oattn_hub.data", "oattn_hub.cards"}
+    assert set(listed) == _packages_on_disk() | {"oattn_hub.inputs.data", "oattn_hub.cards"}
 
 
 @pytest.mark.slow

@@ -10,27 +10,27 @@ from typing import TYPE_CHECKING
 from oattn_hub.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from oattn_hub.attention.inputs import CalibrationInputs as CalibrationInputs
-    from oattn_hub.attention.inputs import calibration_inputs as calibration_inputs
-    from oattn_hub.attention.loading import LoadedModel as LoadedModel
-    from oattn_hub.attention.loading import load_model as load_model
     from oattn_hub.attention.recorder import capture as capture
     from oattn_hub.attention.recorder import capture_inputs as capture_inputs
     from oattn_hub.attention.store import AttentionStore as AttentionStore
     from oattn_hub.attention.store import HeadRecord as HeadRecord
     from oattn_hub.attention.store import StoreInfo as StoreInfo
+    from oattn_hub.inputs.calibration import CalibrationInputs as CalibrationInputs
+    from oattn_hub.inputs.calibration import calibration_inputs as calibration_inputs
+    from oattn_hub.models.load import LoadedModel as LoadedModel
+    from oattn_hub.models.load import load_model as load_model
 
 # public name -> module that defines it
 _EXPORTS = {
     "AttentionStore": "oattn_hub.attention.store",
-    "CalibrationInputs": "oattn_hub.attention.inputs",
+    "CalibrationInputs": "oattn_hub.inputs.calibration",
     "HeadRecord": "oattn_hub.attention.store",
-    "LoadedModel": "oattn_hub.attention.loading",
+    "LoadedModel": "oattn_hub.models.load",
     "StoreInfo": "oattn_hub.attention.store",
-    "calibration_inputs": "oattn_hub.attention.inputs",
+    "calibration_inputs": "oattn_hub.inputs.calibration",
     "capture": "oattn_hub.attention.recorder",
     "capture_inputs": "oattn_hub.attention.recorder",
-    "load_model": "oattn_hub.attention.loading",
+    "load_model": "oattn_hub.models.load",
 }
 
 __all__ = [*_EXPORTS]

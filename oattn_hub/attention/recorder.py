@@ -28,8 +28,8 @@ from oattn_hub.files import fingerprint
 from oattn_hub.progress import Progress, silent
 
 if TYPE_CHECKING:
-    from oattn_hub.attention.inputs import CalibrationInputs
-    from oattn_hub.attention.loading import LoadedModel
+    from oattn_hub.inputs.calibration import CalibrationInputs
+    from oattn_hub.models.load import LoadedModel
 
 
 @contextmanager

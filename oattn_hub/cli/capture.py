@@ -29,7 +29,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Load, capture, say what was written."""
-    from oattn_hub.attention import calibration_inputs, capture_inputs, load_model
+    from oattn_hub.attention import capture_inputs
+    from oattn_hub.inputs import calibration_inputs
+    from oattn_hub.models.load import load_model
 
     loaded = load_model(args.model, **loading_options(args))
     inputs = calibration_inputs(loaded, args.data, batches=args.batches, tokens=args.tokens, seed=args.seed)

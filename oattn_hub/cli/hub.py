@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _serve(args: argparse.Namespace) -> int:
     from oattn_hub.errors import HubUnavailable, OattnError
-    from oattn_hub.hub.local import LocalHub
+    from oattn_hub.local_hub import LocalHub
 
     try:
         hub = LocalHub(args.dir, args.port, large_files=args.large_files, verbose=args.verbose)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 from oattn_hub import __version__
 from oattn_hub.errors import (
@@ -19,7 +17,7 @@ from oattn_hub.errors import (
     InvalidInput,
     OattnError,
 )
-from oattn_hub.hub.local.accounts import TOKEN_PREFIX
+from oattn_hub.tokens import is_local, token_for
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
@@ -37,7 +35,7 @@ def open_api(token: str | bool | None = None, endpoint: str | None = None) -> Hf
 
     address = endpoint or constants.ENDPOINT
     return HfApi(
-        endpoint=address, token=_token_for(address, token), library_name="oattn_hub", library_version=__version__
+        endpoint=address, token=token_for(address, token), library_name="oattn_hub", library_version=__version__
     )
 
 
@@ -46,28 +44,6 @@ def check_repo_id(repo_id: str) -> str:
     if not _REPO_ID.fullmatch(repo_id):
         raise InvalidInput(f"{repo_id!r} is not a repo id. A repo id looks like 'me/bert-heads'.")
     return repo_id
-
-
-def is_local(endpoint: str) -> bool:
-    """Whether that address is this machine.
-
-    >>> is_local("http://127.0.0.1:8642"), is_local("http://localhost:1"), is_local("https://huggingface.co")
-    (True, True, False)
-    """
-    host = urlsplit(endpoint).hostname or ""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
-def _token_for(endpoint: str, token: str | bool | None) -> str | bool | None:
-    from huggingface_hub import get_token
-
-    if token is not None or not is_local(endpoint):
-        return token
-    implicit = get_token() or ""
-    return implicit if implicit.startswith(TOKEN_PREFIX) else False
 
 
 @contextmanager

@@ -22,13 +22,13 @@ from oattn_hub.hub.client import (
     check_repo_id,
     explain,
     explained,
-    is_local,
     is_passing,
     is_silence,
     open_api,
 )
 from oattn_hub.hub.content import ContentId, content_ids
 from oattn_hub.hub.readme import merge_readme
+from oattn_hub.tokens import is_local
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi

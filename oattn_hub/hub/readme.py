@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from oattn_hub.errors import FormatError
-from oattn_hub.hub.local.metadata import FRONT_MATTER, parse_front_matter
+from oattn_hub.hub.front_matter import FRONT_MATTER, listed, parse_front_matter
 
 BEGIN = "<!-- oattn_hub: written by a program from here on; it is replaced at the next publish -->"
 END = "<!-- oattn_hub: end -->"
@@ -41,7 +41,7 @@ def merge_readme(present: str, ours: str) -> str:
         raise FormatError(
             f"The README.md in the repo cannot be updated: {error}. Mend it there, then publish again."
         ) from error
-    tags = list(dict.fromkeys([*_listed(theirs.get("tags")), *_listed(new.get("tags"))]))
+    tags = list(dict.fromkeys([*listed(theirs.get("tags")), *listed(new.get("tags"))]))
     metadata = {**theirs, **new, **({"tags": tags} if tags else {})}
     section = _section(ours)
     match = FRONT_MATTER.match(present)
@@ -64,7 +64,3 @@ def _section(readme: str) -> str:
 
 def _front_matter(metadata: dict[str, Any]) -> str:
     return f"---\n{yaml.safe_dump(metadata, sort_keys=False, allow_unicode=True, width=1000).strip()}\n---\n"
-
-
-def _listed(value: Any) -> list[str]:
-    return [value] if isinstance(value, str) else list(value or [])

@@ -11,9 +11,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from oattn_hub.attention import CalibrationInputs, LoadedModel, calibration_inputs, load_model
 from oattn_hub.errors import InvalidInput
 from oattn_hub.files import fingerprint
+from oattn_hub.inputs import CalibrationInputs, calibration_inputs
+from oattn_hub.models.load import LoadedModel, load_model
 from oattn_hub.progress import Progress, silent
 from oattn_hub.pruning.masks import masked_sites
 from oattn_hub.pruning.scores import Score, Subject, resolve_scores

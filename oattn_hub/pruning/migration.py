@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from oattn_hub.attention import LoadedModel
 from oattn_hub.errors import FormatError, InvalidInput, LoadError
 from oattn_hub.files import read_json
+from oattn_hub.models.load import LoadedModel
 from oattn_hub.pruning.checkpoint import save_checkpoint
 from oattn_hub.pruning.plan import PruningPlan
 from oattn_hub.pruning.pruned import PRUNING_KEY, PrunedModel, PruningResult

@@ -30,7 +30,8 @@ from oattn_hub.pruning.masks import watched_outputs
 from oattn_hub.pruning.sites import HeadSite
 
 if TYPE_CHECKING:
-    from oattn_hub.attention import CalibrationInputs, LoadedModel
+    from oattn_hub.inputs import CalibrationInputs
+    from oattn_hub.models.load import LoadedModel
 
 Floats = NDArray[np.float64]
 

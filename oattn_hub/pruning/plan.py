@@ -14,7 +14,7 @@ from oattn_hub.files import fingerprint, read_json, write_json
 if TYPE_CHECKING:
     from torch import nn
 
-    from oattn_hub.attention import LoadedModel
+    from oattn_hub.models.load import LoadedModel
     from oattn_hub.pruning.pruned import PrunedModel
     from oattn_hub.pruning.sites import HeadSite
 
@@ -63,7 +63,7 @@ class PruningPlan:
             heads: (layer, head) pairs.
             adapter: name of the adapter, if the model's own choice is not wanted.
         """
-        from oattn_hub.attention import load_model
+        from oattn_hub.models.load import load_model
         from oattn_hub.pruning.sites import (
             all_heads,
             check_heads,
@@ -124,7 +124,7 @@ class PruningPlan:
 
     def load(self) -> LoadedModel:
         """Load the model this plan was made for."""
-        from oattn_hub.attention import load_model
+        from oattn_hub.models.load import load_model
 
         if self.source is None:
             raise LoadError(

@@ -17,7 +17,8 @@ from oattn_hub.progress import Progress, silent
 from oattn_hub.pruning.plan import Head, PruningPlan, lowest, structure_of
 
 if TYPE_CHECKING:
-    from oattn_hub.attention import CalibrationInputs, LoadedModel
+    from oattn_hub.inputs import CalibrationInputs
+    from oattn_hub.models.load import LoadedModel
     from oattn_hub.pruning.search import Meter
     from oattn_hub.pruning.tasks import Metric, Task
     from oattn_hub.report import Report

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from oattn_hub.attention import CalibrationInputs, LoadedModel, calibration_inputs, load_model
 from oattn_hub.errors import InvalidInput, OattnError, SurgeryError
+from oattn_hub.inputs import CalibrationInputs, calibration_inputs
+from oattn_hub.models.load import LoadedModel, load_model
 from oattn_hub.pruning.masks import masked_sites
 from oattn_hub.pruning.plan import PruningPlan
 from oattn_hub.pruning.portable import apply_cuts

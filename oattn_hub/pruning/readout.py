@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from oattn_hub.attention import LoadedModel
+from oattn_hub.models.load import LoadedModel
 
 # Fields of a transformers output that hold what the model says, most telling first.
 _LOGITS = ("logits", "start_logits", "end_logits", "prediction_logits")

@@ -7,7 +7,7 @@ from itertools import groupby
 
 import torch
 
-from oattn_hub.attention import LoadedModel
+from oattn_hub.models.load import LoadedModel
 
 Batch = Mapping[str, torch.Tensor]
 SIZE = 16

@@ -15,7 +15,8 @@ import torch
 from numpy.typing import NDArray
 from torch.nn import functional
 
-from oattn_hub.attention import CalibrationInputs, LoadedModel
+from oattn_hub.inputs import CalibrationInputs
+from oattn_hub.models.load import LoadedModel
 from oattn_hub.pruning.readout import readout
 from oattn_hub.pruning.stacks import split, stacks
 

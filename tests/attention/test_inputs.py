@@ -14,8 +14,8 @@ from PIL import Image
 from torch import nn
 
 from oattn_hub.attention import LoadedModel, calibration_inputs, capture_inputs, load_model
-from oattn_hub.attention.media import synthetic_image
 from oattn_hub.errors import InvalidInput, LoadError, MissingDependency
+from oattn_hub.inputs.media import synthetic_image
 
 
 @pytest.fixture(scope="module")

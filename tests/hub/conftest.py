@@ -18,10 +18,10 @@ import numpy as np
 import pytest
 
 from oattn_hub.files import write_tensors
-from oattn_hub.hub.local import Handler, LocalHub
-from oattn_hub.hub.local.body import RequestBody
-from oattn_hub.hub.local.faults import Fault
 from oattn_hub.hub.readme import build_readme
+from oattn_hub.local_hub import Handler, LocalHub
+from oattn_hub.local_hub.body import RequestBody
+from oattn_hub.local_hub.faults import Fault
 
 if TYPE_CHECKING:
     from oattn_hub.report import Report

@@ -16,8 +16,8 @@ from oattn_hub.files import read_json, write_json
 from oattn_hub.hub import card_of, load_report, push_report, write_card
 from oattn_hub.hub.card import hub_id, report_readme
 from oattn_hub.hub.checkpoint_card import _head_map
-from oattn_hub.hub.local import LocalHub
 from oattn_hub.hub.push import write_checkpoint_card
+from oattn_hub.local_hub import LocalHub
 from oattn_hub.report.evaluation import Curve, EvaluationSection, MetricInfo, ScoreResult
 
 if TYPE_CHECKING:

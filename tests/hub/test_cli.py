@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from oattn_hub.cli import main
-from oattn_hub.hub.local import LocalHub
+from oattn_hub.local_hub import LocalHub
 
 if TYPE_CHECKING:
     from oattn_hub.report import Report

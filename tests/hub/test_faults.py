@@ -12,7 +12,7 @@ from huggingface_hub import HfApi
 from oattn_hub.errors import HubAuthError, HubConflict, HubError, HubUnavailable
 from oattn_hub.hub import publish_folder, pull
 from oattn_hub.hub.content import content_ids
-from oattn_hub.hub.local import LocalHub
+from oattn_hub.local_hub import LocalHub
 
 # What can happen to a request: nothing is done and the connection goes, or the Hub refuses; or all is done and the
 # answer is lost, or it says that it failed.

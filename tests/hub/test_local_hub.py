@@ -26,7 +26,7 @@ from huggingface_hub.errors import (
     RevisionNotFoundError,
 )
 
-from oattn_hub.hub.local import LocalHub
+from oattn_hub.local_hub import LocalHub
 
 HEADER = {"key": "header", "value": {"summary": "s"}}
 
@@ -375,7 +375,7 @@ def test_a_full_disk_is_said_so(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("oattn_hub.hub.local.blobs.Draft.finish", full)
+        patch.setattr("oattn_hub.local_hub.blobs.Draft.finish", full)
         with pytest.raises(HfHubHTTPError, match="507"):
             add(api, a__txt=b"1")
     assert api.list_repo_files("me/x") == [".gitattributes"]

@@ -13,9 +13,9 @@ from huggingface_hub import CommitOperationAdd, HfApi
 
 from oattn_hub.errors import HubAuthError, HubConflict, HubError, HubUnavailable, InvalidInput
 from oattn_hub.hub import publish_folder
-from oattn_hub.hub.local import LocalHub
 from oattn_hub.hub.publish import Publication
 from oattn_hub.hub.readme import BEGIN, END, build_readme, merge_readme
+from oattn_hub.local_hub import LocalHub
 
 
 @pytest.fixture

@@ -17,9 +17,9 @@ from huggingface_hub import CommitOperationAdd, HfApi, constants
 from oattn_hub.errors import FormatError, HubAuthError, HubError, HubNotFound, HubUnavailable, InvalidInput
 from oattn_hub.hub import copy_to, list_variants, publish_folder, pull
 from oattn_hub.hub.content import content_ids
-from oattn_hub.hub.local import Handler, LocalHub
-from oattn_hub.hub.local.routing import Response
 from oattn_hub.hub.publish import Publication
+from oattn_hub.local_hub import Handler, LocalHub
+from oattn_hub.local_hub.routing import Response
 
 
 class Tampering(Handler):

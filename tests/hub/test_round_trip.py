@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from oattn_hub.hub.local import LocalHub
+from oattn_hub.local_hub import LocalHub
 
 Run = Callable[..., str]
 BERT = """

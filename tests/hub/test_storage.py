@@ -18,8 +18,8 @@ from huggingface_hub import CommitOperationAdd, HfApi
 from huggingface_hub.errors import HfHubHTTPError
 
 from oattn_hub.errors import StorageError
-from oattn_hub.hub.local import LocalHub
-from oattn_hub.hub.local.store import HubStore
+from oattn_hub.local_hub import LocalHub
+from oattn_hub.local_hub.store import HubStore
 
 SERVE = [sys.executable, "-m", "oattn_hub.cli", "hub", "serve", "--port", "0", "--dir"]
 

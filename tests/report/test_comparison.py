@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import oattn_hub as oh
+from oattn_hub.analysis.measure import _distance_quantiles
 from oattn_hub.errors import InvalidInput
 from oattn_hub.report import GroupResult, Report
 from oattn_hub.report.comparison import geometry_distance
-from oattn_hub.report.measure import _distance_quantiles
 
 MakeGroup = Callable[..., GroupResult]
 MakeReport = Callable[..., Report]

@@ -7,10 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from oattn_hub.analysis.theory import build_theory_section
 from oattn_hub.attention.store import HeadRecord
 from oattn_hub.report import Report
 from oattn_hub.report.evaluation import Curve, EvaluationSection, MetricInfo, ScoreResult
-from oattn_hub.report.theory import TheorySection, build_theory_section
+from oattn_hub.report.theory import TheorySection
 
 
 @pytest.fixture(scope="module")

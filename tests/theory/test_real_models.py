@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from oattn_hub.analysis.theory import build_theory_section
 from oattn_hub.attention import AttentionStore, calibration_inputs, capture_inputs, load_model
-from oattn_hub.report.theory import TheorySection, build_theory_section
+from oattn_hub.report.theory import TheorySection
 
 pytestmark = pytest.mark.slow
 

@@ -10,8 +10,9 @@ import pytest
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from oattn_hub.analysis.theory import build_theory_section
 from oattn_hub.errors import FormatError, InvalidInput
-from oattn_hub.report.theory import TheorySection, build_theory_section
+from oattn_hub.report.theory import TheorySection
 
 Float = NDArray[np.float64]
 

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from oattn_hub.pruning.sites import Head, HeadSite, all_heads, head_sites
 
 if TYPE_CHECKING:
-    from oattn_hub.attention import CalibrationInputs, LoadedModel
+    from oattn_hub.inputs import CalibrationInputs
+    from oattn_hub.models.load import LoadedModel
     from oattn_hub.pruning.outputs import OutputGeometry
     from oattn_hub.pruning.tasks import Task
     from oattn_hub.report import Report

@@ -14,7 +14,7 @@ from oattn_hub.pruning.scores.base import Score, Subject, Values
 if TYPE_CHECKING:
     import torch
 
-    from oattn_hub.attention import LoadedModel
+    from oattn_hub.models.load import LoadedModel
     from oattn_hub.pruning.sites import HeadSite
 
 

@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from oattn_hub.attention import media, texts
-from oattn_hub.attention.loading import LoadedModel
 from oattn_hub.errors import InvalidInput
 from oattn_hub.files import fingerprint
+from oattn_hub.inputs import media, texts
+from oattn_hub.models.load import LoadedModel
 
 Batch = dict[str, Tensor]
 

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import parse_qs, unquote
 
-from oattn_hub.hub.local.accounts import Account
-from oattn_hub.hub.local.faults import Fault
+from oattn_hub.local_hub.accounts import Account
+from oattn_hub.local_hub.faults import Fault
 
 if TYPE_CHECKING:
-    from oattn_hub.hub.local.server import LocalHub
+    from oattn_hub.local_hub.server import LocalHub
 
 _JSON_LIMIT = 64 * 2**20
 _CHUNK = 1 << 20

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from oattn_hub.hub.local.faults import Fault
-from oattn_hub.hub.local.repos import Repo, now
-from oattn_hub.hub.local.repositories import open_repo
-from oattn_hub.hub.local.routing import REPO, TYPE, Request, Response, route
+from oattn_hub.local_hub.faults import Fault
+from oattn_hub.local_hub.repos import Repo, now
+from oattn_hub.local_hub.repositories import open_repo
+from oattn_hub.local_hub.routing import REPO, TYPE, Request, Response, route
 
 if TYPE_CHECKING:
-    from oattn_hub.hub.local.server import LocalHub
+    from oattn_hub.local_hub.server import LocalHub
 
 _NUMBER = "(?P<number>[0-9]+)"
 

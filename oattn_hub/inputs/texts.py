@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from oattn_hub.attention.loading import LoadedModel
 from oattn_hub.errors import InvalidInput, LoadError, MissingDependency
+from oattn_hub.models.load import LoadedModel
 
 _BUNDLED = "shakespeare.txt"
 _DATASET = "dataset:"
@@ -57,7 +57,7 @@ def batch(loaded: LoadedModel, window: list[int]) -> dict[str, Tensor]:
 def read_text(data: Any) -> tuple[str, str]:
     """The text itself, and where it comes from."""
     if data is None:
-        text = (resources.files("oattn_hub.data") / _BUNDLED).read_text(encoding="utf-8")
+        text = (resources.files("oattn_hub.inputs.data") / _BUNDLED).read_text(encoding="utf-8")
         return text, "bundled text (Shakespeare, Coriolanus; public domain)"
     if isinstance(data, str) and data.startswith(_DATASET):
         return _read_dataset(data)

@@ -1,6 +1,6 @@
 """Who may do what on the local Hub.
 
-Tokens are made here and mean nothing anywhere else. They start with :data:`TOKEN_PREFIX`, so that
+Tokens are made here and mean nothing anywhere else. They start with ``LOCAL_TOKEN_PREFIX``, so that
 ``oattn_hub`` can tell them from a real Hugging Face token and never sends one of those to a local Hub unasked.
 """
 
@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from oattn_hub.files import read_json, write_json
-
-TOKEN_PREFIX = "oattn_local_"
+from oattn_hub.tokens import LOCAL_TOKEN_PREFIX
 
 
 @dataclass(frozen=True)
@@ -44,7 +43,7 @@ class Accounts:
     def ensure(self, name: str, orgs: tuple[str, ...] = (), role: str = "write") -> Account:
         """The account of that name with at least these organisations, made now if there is none."""
         known = self._by_name.get(name)
-        token = known.token if known else TOKEN_PREFIX + secrets.token_hex(16)
+        token = known.token if known else LOCAL_TOKEN_PREFIX + secrets.token_hex(16)
         all_orgs = tuple(sorted({*(known.orgs if known else ()), *orgs}))
         account = Account(name, token, all_orgs, role)
         if account != known:

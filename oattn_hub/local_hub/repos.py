@@ -18,8 +18,8 @@ from threading import RLock
 from typing import Any
 
 from oattn_hub.files import read_json, write_json
-from oattn_hub.hub.local.blobs import Blob, sync_folder
-from oattn_hub.hub.local.faults import Fault
+from oattn_hub.local_hub.blobs import Blob, sync_folder
+from oattn_hub.local_hub.faults import Fault
 
 _COMMIT_ID = re.compile(r"[0-9a-f]{40}")
 _LARGE_FILE = 10 * 2**20

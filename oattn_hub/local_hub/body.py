@@ -5,7 +5,7 @@ from __future__ import annotations
 from email.message import Message
 from io import BufferedIOBase
 
-from oattn_hub.hub.local.faults import Fault
+from oattn_hub.local_hub.faults import Fault
 
 
 class RequestBody:

@@ -7,13 +7,13 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
-from oattn_hub.hub.local.faults import Fault
-from oattn_hub.hub.local.metadata import card_data, tags_of
-from oattn_hub.hub.local.repos import Commit, Repo
-from oattn_hub.hub.local.routing import REPO, REVISION, TYPE, Request, Response, route
+from oattn_hub.local_hub.faults import Fault
+from oattn_hub.local_hub.metadata import card_data, tags_of
+from oattn_hub.local_hub.repos import Commit, Repo
+from oattn_hub.local_hub.routing import REPO, REVISION, TYPE, Request, Response, route
 
 if TYPE_CHECKING:
-    from oattn_hub.hub.local.server import LocalHub
+    from oattn_hub.local_hub.server import LocalHub
 
 _REF_NAME = re.compile(r"(?!.*(\.\.|//|@\{|\.lock$|/$|\.$))[\w][\w./-]*", re.ASCII)
 _PAGE = 1000

@@ -1,16 +1,11 @@
-"""What a README's front matter says about a repo, and whether the Hub would take it."""
+"""The metadata at the head of a card, checked as the Hub checks it."""
 
 from __future__ import annotations
 
 import re
-from functools import lru_cache
 from typing import Any
 
 import yaml
-
-from oattn_hub.hub.local.blobs import BlobStore
-from oattn_hub.hub.local.faults import Fault
-from oattn_hub.hub.local.repos import Commit
 
 FRONT_MATTER = re.compile(r"\A(?:\ufeff)?---[ \t]*\r?\n(.*?)^---[ \t]*\r?$", re.DOTALL | re.MULTILINE)
 _TEXT_OR_LIST = ("base_model", "datasets", "language", "metrics", "tags")
@@ -42,7 +37,7 @@ def _check_fields(data: dict[str, Any]) -> None:
         values = data.get(name, [])
         if not isinstance(values, str) and not (isinstance(values, list) and all(isinstance(v, str) for v in values)):
             raise ValueError(f'"{name}" must be a string or a list of strings')
-    for name in _as_list(data.get("base_model")):
+    for name in listed(data.get("base_model")):
         if not re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", name):
             raise ValueError(f'"base_model" with value {name!r} is not valid: it must be a model id on the Hub')
     if "model-index" in data:
@@ -58,41 +53,8 @@ def _check_model_index(index: Any) -> None:
         raise ValueError(f'"model-index" is not in the form of evaluation results: {error!r}') from error
 
 
-def check_card(readme: str) -> None:
-    """Refuse a card that the Hub would refuse."""
-    try:
-        parse_front_matter(readme)
-    except ValueError as error:
-        raise Fault(400, f"Invalid metadata in README.md: {error}") from error
-
-
-def card_data(blobs: BlobStore, commit: Commit) -> dict[str, Any]:
-    """The metadata of a commit's README; nothing if it has none."""
-    entry = commit.files.get("README.md")
-    return dict(_stored_card(blobs, entry.sha256)) if entry else {}
-
-
-@lru_cache(maxsize=256)
-def _stored_card(blobs: BlobStore, sha256: str) -> dict[str, Any]:
-    return parse_front_matter(blobs.read(sha256).decode("utf-8", "replace"))
-
-
-def tags_of(card: dict[str, Any]) -> list[str]:
-    """The tags one can search by, as the Hub derives them from the metadata."""
-    plain = [*_as_list(card.get("library_name")), *_as_list(card.get("pipeline_tag")), *_as_list(card.get("tags"))]
-    bases = _as_list(card.get("base_model"))
-    relation = card.get("base_model_relation")
-    derived = [
-        *_as_list(card.get("language")),
-        *(f"dataset:{name}" for name in _as_list(card.get("datasets"))),
-        *(f"base_model:{name}" for name in bases),
-        *(f"base_model:{relation}:{name}" for name in bases if relation),
-        *(f"license:{name}" for name in _as_list(card.get("license"))),
-    ]
-    return list(dict.fromkeys([*plain, *derived]))
-
-
-def _as_list(value: Any) -> list[str]:
+def listed(value: Any) -> list[str]:
+    """The entries of a field that may be one text, a list of texts, or absent."""
     if value is None:
         return []
     return [value] if isinstance(value, str) else list(value)

@@ -11,17 +11,18 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from oattn_hub.hub.local.blobs import BlobStore
-from oattn_hub.hub.local.discussions import open_pull_request
-from oattn_hub.hub.local.faults import Fault
-from oattn_hub.hub.local.metadata import check_card, parse_front_matter
-from oattn_hub.hub.local.repos import Entry, Repo, entry_for
-from oattn_hub.hub.local.repositories import repo_url
-from oattn_hub.hub.local.routing import REPO, REVISION, TYPE, Request, Response, route
-from oattn_hub.hub.local.uploads import check_sha256, open_for_upload
+from oattn_hub.hub.front_matter import parse_front_matter
+from oattn_hub.local_hub.blobs import BlobStore
+from oattn_hub.local_hub.discussions import open_pull_request
+from oattn_hub.local_hub.faults import Fault
+from oattn_hub.local_hub.metadata import check_card
+from oattn_hub.local_hub.repos import Entry, Repo, entry_for
+from oattn_hub.local_hub.repositories import repo_url
+from oattn_hub.local_hub.routing import REPO, REVISION, TYPE, Request, Response, route
+from oattn_hub.local_hub.uploads import check_sha256, open_for_upload
 
 if TYPE_CHECKING:
-    from oattn_hub.hub.local.server import LocalHub
+    from oattn_hub.local_hub.server import LocalHub
 
 _CONTENT = b'"content": "'
 _SLICE = 4 * 2**20  # of base64, a multiple of four letters

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
-from oattn_hub.attention.loading import LoadedModel
 from oattn_hub.errors import InvalidInput, LoadError
+from oattn_hub.models.load import LoadedModel
 
 _IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm")
 _SYNTHETIC_SIZE = 256

@@ -6,13 +6,13 @@ import mimetypes
 import re
 from typing import TYPE_CHECKING, Any
 
-from oattn_hub.hub.local.faults import Fault
-from oattn_hub.hub.local.repos import Commit, Entry, Repo
-from oattn_hub.hub.local.repositories import open_repo
-from oattn_hub.hub.local.routing import REPO, REVISION, TYPE, Request, Response, route
+from oattn_hub.local_hub.faults import Fault
+from oattn_hub.local_hub.repos import Commit, Entry, Repo
+from oattn_hub.local_hub.repositories import open_repo
+from oattn_hub.local_hub.routing import REPO, REVISION, TYPE, Request, Response, route
 
 if TYPE_CHECKING:
-    from oattn_hub.hub.local.server import LocalHub
+    from oattn_hub.local_hub.server import LocalHub
 
 # A published page may run in a browser, but not as a page of this server.
 _SANDBOX = (

@@ -20,12 +20,12 @@ from types import TracebackType
 from typing import Any, Self
 from urllib.parse import parse_qs, urlsplit
 
-from oattn_hub.hub.local import commits, discussions, downloads, pages, repositories, uploads  # noqa: F401 - routes
-from oattn_hub.hub.local.accounts import Account
-from oattn_hub.hub.local.body import RequestBody
-from oattn_hub.hub.local.faults import Fault
-from oattn_hub.hub.local.routing import Request, Response, find_route
-from oattn_hub.hub.local.store import HubStore
+from oattn_hub.local_hub import commits, discussions, downloads, pages, repositories, uploads  # noqa: F401 - routes
+from oattn_hub.local_hub.accounts import Account
+from oattn_hub.local_hub.body import RequestBody
+from oattn_hub.local_hub.faults import Fault
+from oattn_hub.local_hub.routing import Request, Response, find_route
+from oattn_hub.local_hub.store import HubStore
 
 HOST = "127.0.0.1"
 

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from oattn_hub.hub.local.faults import Fault
-from oattn_hub.hub.local.repos import Repo, is_large
-from oattn_hub.hub.local.repositories import open_repo
-from oattn_hub.hub.local.routing import REPO, REVISION, TYPE, Request, Response, route
+from oattn_hub.local_hub.faults import Fault
+from oattn_hub.local_hub.repos import Repo, is_large
+from oattn_hub.local_hub.repositories import open_repo
+from oattn_hub.local_hub.routing import REPO, REVISION, TYPE, Request, Response, route
 
 if TYPE_CHECKING:
-    from oattn_hub.hub.local.server import LocalHub
+    from oattn_hub.local_hub.server import LocalHub
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _OBJECT = f"/_lfs/{TYPE}/{REPO}/(?P<oid>[0-9a-f]{{64}})/(?P<size>[0-9]+)"

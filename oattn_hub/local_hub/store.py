@@ -12,10 +12,10 @@ from typing import TextIO
 from uuid import uuid4
 
 from oattn_hub.errors import StorageError
-from oattn_hub.hub.local.accounts import Account, Accounts
-from oattn_hub.hub.local.blobs import BlobStore
-from oattn_hub.hub.local.faults import Fault, repo_not_found
-from oattn_hub.hub.local.repos import Repo, State, entry_for, now
+from oattn_hub.local_hub.accounts import Account, Accounts
+from oattn_hub.local_hub.blobs import BlobStore
+from oattn_hub.local_hub.faults import Fault, repo_not_found
+from oattn_hub.local_hub.repos import Repo, State, entry_for, now
 
 REPO_TYPES = ("model", "dataset", "space")
 _NAME = re.compile(r"(?!.*(?:--|\.\.))[\w][\w.-]{0,94}[\w]|\w", re.ASCII)

@@ -32,8 +32,8 @@ from oattn_hub.report import Report
 
 _PACKAGES = ("torch", "transformers", "timm", "numpy", "scipy", "numba")
 _SOURCES = (
-    "analyzer.py", "adapters/*.py", "attention/*.py", "data/*", "geometry/*.py", "models/*.py",
-    "report/group.py", "report/measure.py", "report/samples.py", "report/theory*.py",
+    "analyzer.py", "adapters/*.py", "analysis/*.py", "attention/*.py", "geometry/*.py", "inputs/*.py", "inputs/data/*",
+    "models/*.py", "report/group.py", "report/samples.py", "report/theory*.py",
 )  # fmt: skip
 _REPO_ID = re.compile(r"[\w.-]+/[\w.-]+")
 _COMMIT = re.compile(r"[0-9a-f]{40}")

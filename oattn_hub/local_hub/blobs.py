@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
 
-from oattn_hub.hub.local.faults import Fault
+from oattn_hub.local_hub.faults import Fault
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,12 @@ import re
 from html import escape
 from typing import TYPE_CHECKING
 
-from oattn_hub.hub.local.metadata import FRONT_MATTER
-from oattn_hub.hub.local.repositories import open_repo
-from oattn_hub.hub.local.routing import REPO, Request, Response, route
+from oattn_hub.hub.front_matter import FRONT_MATTER
+from oattn_hub.local_hub.repositories import open_repo
+from oattn_hub.local_hub.routing import REPO, Request, Response, route
 
 if TYPE_CHECKING:
-    from oattn_hub.hub.local.server import LocalHub
+    from oattn_hub.local_hub.server import LocalHub
 
 _COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 _PAGE = """<!doctype html>

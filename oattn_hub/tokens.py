@@ -1,0 +1,32 @@
+"""Which token goes to which Hub: a real one never goes to a Hub on this machine unless it is passed by name."""
+
+from __future__ import annotations
+
+import ipaddress
+from urllib.parse import urlsplit
+
+#: How the tokens of a local Hub begin; they mean nothing anywhere else.
+LOCAL_TOKEN_PREFIX = "oattn_local_"
+
+
+def is_local(endpoint: str) -> bool:
+    """Whether that address is this machine.
+
+    >>> is_local("http://127.0.0.1:8642"), is_local("http://localhost:1"), is_local("https://huggingface.co")
+    (True, True, False)
+    """
+    host = urlsplit(endpoint).hostname or ""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def token_for(endpoint: str, token: str | bool | None) -> str | bool | None:
+    """The token to send there: the one given; otherwise, to a local Hub, only one that a local Hub made."""
+    from huggingface_hub import get_token
+
+    if token is not None or not is_local(endpoint):
+        return token
+    implicit = get_token() or ""
+    return implicit if implicit.startswith(LOCAL_TOKEN_PREFIX) else False
