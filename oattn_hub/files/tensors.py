@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -26,9 +27,11 @@ _BITS = {
     "C64": 64, "F64": 64, "I64": 64, "U64": 64,
 }  # fmt: skip
 _NUMPY = {
-    "BOOL": "?", "U8": "u1", "I8": "i1", "U16": "<u2", "I16": "<i2", "F16": "<f2", "U32": "<u4", "I32": "<i4",
+    "BOOL": "|b1", "U8": "|u1", "I8": "|i1", "U16": "<u2", "I16": "<i2", "F16": "<f2", "U32": "<u4", "I32": "<i4",
     "F32": "<f4", "U64": "<u8", "I64": "<i8", "F64": "<f8", "C64": "<c8",
 }  # fmt: skip
+_KINDS = {code: kind for kind, code in _NUMPY.items()}
+_ALIGNMENT = 64
 
 
 @dataclass(frozen=True)
@@ -51,15 +54,27 @@ class TensorHeader:
 
 
 def write_tensors(path: Path, tensors: Mapping[str, NDArray[Any]], metadata: Mapping[str, str] | None = None) -> None:
-    """Write named arrays as safetensors, whole or not at all, with their SHA-256 in the header."""
-    from safetensors.numpy import save_file
+    """Write named arrays as safetensors, whole or not at all, with their SHA-256 in the header.
 
-    contiguous = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
-    with atomic_path(path) as draft:
-        draft.touch()
-        mode = draft.stat().st_mode  # what the umask allows; safetensors makes its files private to the owner
-        save_file(contiguous, draft, {**(metadata or {}), SEAL: _seal(contiguous)})
-        draft.chmod(mode)
+    Written here, because the library puts metadata in an order that differs from run to run: equal arrays give equal
+    bytes, and the data starts where vector instructions like it.
+    """
+    arrays = {name: np.asarray(array, array.dtype.newbyteorder("<"), order="C") for name, array in tensors.items()}
+    header: dict[str, Any] = {"__metadata__": {**(metadata or {}), SEAL: _seal(arrays)}}
+    place = 0
+    for name, array in arrays.items():
+        header[name] = {
+            "dtype": _KINDS[array.dtype.str],
+            "shape": array.shape,
+            "data_offsets": (place, place + array.nbytes),
+        }
+        place += array.nbytes
+    text = json.dumps(header, ensure_ascii=False).encode()
+    text += b" " * (-(8 + len(text)) % _ALIGNMENT)
+    with atomic_path(path) as draft, draft.open("wb") as stream:
+        stream.write(len(text).to_bytes(8, "little") + text)
+        for array in arrays.values():
+            stream.write(array.tobytes())
 
 
 def read_tensors(path: Path) -> dict[str, NDArray[Any]]:

@@ -208,3 +208,18 @@ def test_a_folder_that_cannot_be_locked_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(OattnError, match="file"), folder_lock(tmp_path / "file"):
         pass
+
+
+def test_array_files_are_plain_safetensors_and_equal_arrays_give_equal_bytes(tmp_path: Path) -> None:
+    from safetensors.numpy import load_file
+
+    kinds = ("?", "u1", "i2", ">i4", "f2", "<f4", ">f8", "c8", "u8")
+    arrays = {f"ä/{kind}": np.arange(6).reshape(2, 3).astype(kind) for kind in kinds} | {"none": np.zeros((0, 4))}
+    for name in ("a", "b"):
+        write_tensors(tmp_path / name, arrays, {"format": "x", "more": "y", "last": "z"})
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+    for again in (load_file(tmp_path / "a"), read_tensors(tmp_path / "a")):
+        assert again.keys() == arrays.keys()
+        for name, array in again.items():
+            np.testing.assert_array_equal(array, arrays[name])
+            assert array.shape == arrays[name].shape
