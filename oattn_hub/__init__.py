@@ -13,6 +13,7 @@ from oattn_hub.lazy import lazy_exports
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from oattn_hub.analyzer import Analyzer as Analyzer
     from oattn_hub.analyzer import analyze as analyze
     from oattn_hub.attention import AttentionStore as AttentionStore
     from oattn_hub.attention import capture as capture
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 # public name -> module that defines it
 _EXPORTS = {
+    "Analyzer": "oattn_hub.analyzer",
     "AttentionStore": "oattn_hub.attention",
     "OattnError": "oattn_hub.errors",
     "PruningPlan": "oattn_hub.pruning",

@@ -1,36 +1,39 @@
-"""The one call: load a model, capture its attention, organise it, measure its heads, report."""
+"""The analyzer: capture attention, organise it, measure heads, report; ``analyze`` is all of it at once."""
 
 from __future__ import annotations
 
 import inspect
 import shlex
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from oattn_hub.analysis.cache import Request, Run, versions
+from oattn_hub.analysis.cache import Request, Run
 from oattn_hub.analysis.measure import BatchMeasurement, join_batches, measure_batch
 from oattn_hub.attention.store import KINDS, AttentionStore
 from oattn_hub.errors import InvalidInput
 from oattn_hub.geometry import Questionnaire
 from oattn_hub.progress import Progress, silent
-from oattn_hub.report import GroupResult, ModelInfo, Provenance, Report, Settings
+from oattn_hub.records import Provenance, Settings
+from oattn_hub.report import GroupResult, Report
+from oattn_hub.versions import versions
 
 if TYPE_CHECKING:
-    from torch import nn
+    from numpy.typing import ArrayLike
 
     from oattn_hub.inputs import CalibrationInputs
     from oattn_hub.models.load import LoadedModel
 
 PAGE_FILE = "report.html"
+Measurements = Mapping[str, Sequence[BatchMeasurement]]
 
 
 def analyze(
-    spec: str | Path | nn.Module | LoadedModel,
+    spec: Any,
     data: Any = None,
     batches: int = 6,
     tokens: int = 128,
@@ -44,40 +47,217 @@ def analyze(
     progress: Progress = silent,
     **loading: Any,
 ) -> Report:
-    """Measure which attention heads a model uses, and how sure that is.
-
-    Finished stages are kept (see ``oattn_hub.analysis.cache``): an interrupted call goes on where it stopped and ends
-    with the same bytes as one that was not interrupted; a repeated call returns at once.
-
-    Args:
-        spec: A Hub id, a local folder, a timm name, a torch module, or what ``load_model`` returned.
-        data: What the model reads while it is measured; see ``calibration_inputs``. None: bundled text or images.
-        batches: How many contexts; intervals and stability need two or more.
-        tokens: Tokens per context, for text.
-        kind: ``"probs"`` (after softmax), ``"scores"`` (before the mask) or ``"logits"`` (after it).
-        seed: Chooses the contexts and drives the bootstrap.
-        out: Folder for the report's files and its page; None keeps the report in the cache only.
-        theory: Also check the paper's theory on this model (softmax invariance, regularity).
-        adapter: Name of an adapter; None finds it from the model.
-        questionnaire: Parameters of ``Questionnaire`` that differ from its defaults.
-        progress: Told the stage and how much of it is done.
-        loading: Passed to ``load_model``: ``revision``, ``token``, ``gguf_file``, ``trust_remote_code`` …
+    """Measure which attention heads a model uses, and how sure that is: an :class:`Analyzer` made and run.
 
     >>> import oattn_hub as oh
     >>> report = oh.analyze("sentence-transformers/all-MiniLM-L6-v2")    # doctest: +SKIP
     >>> min(report.heads, key=lambda record: record.rank).layer          # doctest: +SKIP
     0
     """
-    settings = _checked_settings(kind, batches, tokens, seed, questionnaire)
-    if out is not None and Path(out).is_file():
-        raise InvalidInput(f"out is {out}, which is a file; name a folder.")
-    call = _Call(spec, data, settings, theory, adapter, loading)
-    request = Request(spec, data, loading, call.parameters)
-    report = request.answer() or _run(call, request, progress)
-    if out is not None:
-        report.save(out)
-        report.write_page(Path(out) / PAGE_FILE)
-    return report
+    analyzer = Analyzer(kind, seed, questionnaire, theory, adapter=adapter, progress=progress)
+    return analyzer.run(spec, data, batches, tokens, out, **loading)
+
+
+class Analyzer:
+    """How heads are measured: settings in the constructor, stages as methods, :meth:`run` for all of them.
+
+    Args:
+        kind: ``"probs"`` (after softmax), ``"scores"`` (before the mask) or ``"logits"`` (after it).
+        seed: Chooses the contexts and drives everything random.
+        questionnaire: Parameters of ``Questionnaire`` that differ from its defaults.
+        theory: Also check the paper's theory on this model (softmax invariance, regularity).
+        adapter: Name of an adapter; None finds it from the model.
+        progress: Called with the stage and how much of it is done.
+
+    >>> import numpy as np
+    >>> parts = Analyzer(questionnaire={"n_iters": 1}).organise(np.random.default_rng(0).random((8, 8, 6)))
+    >>> sorted(parts.trees_)
+    ['head', 'key', 'query']
+    """
+
+    def __init__(
+        self,
+        kind: str = "probs",
+        seed: int = 0,
+        questionnaire: Mapping[str, Any] | None = None,
+        theory: bool = False,
+        *,
+        adapter: str | None = None,
+        progress: Progress = silent,
+    ) -> None:
+        if kind not in KINDS:
+            raise InvalidInput(f"kind is {kind!r}; choose one of {', '.join(KINDS)}.")
+        _check_count("seed", seed, least=0)
+        defaults = Questionnaire().get_params()
+        if unknown := sorted(set(questionnaire or {}) - set(defaults)):
+            raise InvalidInput(f"questionnaire has unknown parameters {unknown}; known are {sorted(defaults)}.")
+        self.kind, self.seed, self.theory, self.adapter = kind, seed, theory, adapter
+        self.questionnaire = {**defaults, **(questionnaire or {})}
+        self.progress = progress
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """What must be captured: the theory is about the step from scores to probs."""
+        return tuple(dict.fromkeys((self.kind, *(("scores", "probs") if self.theory else ()))))
+
+    def settings(self, batches: int, tokens: int) -> Settings:
+        """Every parameter that changes a number in the report."""
+        return Settings(self.kind, batches, tokens, self.seed, self.questionnaire)
+
+    def run(
+        self,
+        source: Any,
+        data: Any = None,
+        batches: int = 6,
+        tokens: int = 128,
+        out: str | Path | None = None,
+        **loading: Any,
+    ) -> Report:
+        """The report on a model, or on attention that was captured before.
+
+        Finished stages are kept (see ``oattn_hub.analysis.cache``): an interrupted call goes on where it stopped and
+        ends with the same bytes as one that was not interrupted; a repeated call returns at once.
+
+        Args:
+            source: A Hub id, a folder, a timm name, a torch module, ``(model, tokenizer)``, what ``load_model``
+                returned, or an ``AttentionStore`` (or its folder), for which no model is needed.
+            data: What the model reads while it is measured; see ``calibration_inputs``. None: bundled text or images.
+            batches: How many contexts; intervals and stability need two or more.
+            tokens: Tokens per context, for text.
+            out: Folder for the report's files and its page; None keeps the report in the cache only.
+            loading: Passed to ``load_model``: ``revision``, ``token``, ``gguf_file``, ``trust_remote_code`` …
+        """
+        _check_count("batches", batches, least=1)
+        _check_count("tokens", tokens, least=2)
+        if out is not None and Path(out).is_file():
+            raise InvalidInput(f"out is {out}, which is a file; name a folder.")
+        store = _as_store(source)
+        if store is not None:
+            report = self.report(store, self.measure(store))
+        else:
+            report = self._run_model(_Call(source, data, self.settings(batches, tokens), loading))
+        if out is not None:
+            report.save(out)
+            report.write_page(Path(out) / PAGE_FILE)
+        return report
+
+    # The stages, each usable alone ------------------------------------------------------------------------------------
+
+    def capture(
+        self, loaded: LoadedModel, inputs: CalibrationInputs, folder: str | Path | None = None, resume: bool = False
+    ) -> AttentionStore:
+        """Run a loaded model on every input; the attention this analyzer needs is in the store."""
+        from oattn_hub.attention import capture_inputs
+
+        options: dict[str, Any] = {"progress": self.progress, "adapter": self.adapter, "resume": resume}
+        return capture_inputs(loaded, inputs, folder, self.kinds, **options)
+
+    def organise(self, X: ArrayLike) -> Questionnaire:
+        """Trees, affinities and their history of one (query, key, head) tensor (Algorithm 1)."""
+        return Questionnaire(**self.questionnaire).fit(X)
+
+    def measure(self, store: AttentionStore, run: Run | None = None) -> Measurements:
+        """Every group's batches, each organised and expanded in its Haar bases.
+
+        Args:
+            store: What was captured.
+            run: Where finished batches are kept and found again; None keeps them in memory only.
+        """
+        _check_kinds(store, self.kinds)
+        settings = self.settings(store.n_batches, 0)
+        places = [(group, batch) for group in store.groups for batch in store.batches(group)]
+        measured: dict[str, list[BatchMeasurement]] = {group: [] for group in store.groups}
+        for done, (group, batch) in enumerate(places):
+            self.progress("organise", done, len(places))
+            found = run.measurement(group, batch) if run is not None else None
+            if found is None:
+                found = measure_batch(store.tensor(batch, self.kind, group), settings)
+                if run is not None:
+                    run.keep(group, batch, found)
+            measured[group].append(found)
+        self.progress("organise", len(places), len(places))
+        return measured
+
+    def report(self, store: AttentionStore, measured: Measurements, command: str = "") -> Report:
+        """The report from a store and its measurements: ranking with uncertainty, head tree, diffusion map, theory."""
+        _check_kinds(store, self.kinds)
+        info = store.info
+        settings = self.settings(store.n_batches, 0)
+        groups = {name: self._join(store, name, batches, settings) for name, batches in measured.items()}
+        provenance = Provenance(
+            data=info.description,
+            data_fingerprint=store.fingerprint,
+            command=command or _command_for_store(store, self),
+            versions=versions(),
+            created=datetime.now(UTC).isoformat(timespec="seconds"),
+        )
+        tokens = info.tokens or next(iter(groups.values())).n_queries
+        report = Report(info.model, replace(settings, tokens=tokens), provenance, groups)
+        return self._with_theory(report, store) if self.theory else report
+
+    # ------------------------------------------------------------------------------------------------------------------
+
+    def _join(
+        self, store: AttentionStore, name: str, batches: Sequence[BatchMeasurement], settings: Settings
+    ) -> GroupResult:
+        sample = store.tensor(store.batches(name)[0], self.kind, name)
+        return join_batches(name, store.heads(name), sample, batches, settings)
+
+    def _with_theory(self, report: Report, store: AttentionStore) -> Report:
+        """The paper's theory on the first batch of each group: the step from scores to probs, and what survives it."""
+        from oattn_hub.analysis.theory import build_theory_section
+        from oattn_hub.report.theory import TheorySection
+
+        sections = []
+        for group in store.groups:
+            scores, probs = (store.tensor(store.batches(group)[0], kind, group) for kind in ("scores", "probs"))
+            heads = store.heads(group)
+            sections.append(build_theory_section(scores, probs, heads, group=group, progress=self.progress))
+        return report.with_theory(TheorySection.join(sections))
+
+    def _run_model(self, call: _Call) -> Report:
+        parameters = {**call.settings.to_json(), "theory": self.theory, "adapter": self.adapter}
+        request = Request(call.spec, call.data, call.loading, parameters)
+        answered = request.answer()
+        if answered is not None:
+            return answered
+        clock = _Clock()
+        with clock.stage("load"):
+            loaded, inputs = self._load(call)
+        info = loaded.info
+        # the source too: a report names the folder its model came from, so a copy elsewhere gets a report of its own
+        run = Run(info.id, info.revision, info.source, inputs.fingerprint, dict(call.loading, token=None), parameters)
+        report = run.report() or self._run_stages(call, run, loaded, inputs, clock)
+        request.remember(run)
+        return report
+
+    def _run_stages(
+        self, call: _Call, run: Run, loaded: LoadedModel, inputs: CalibrationInputs, clock: _Clock
+    ) -> Report:
+        """The method, stage by stage; each picks up what an earlier, interrupted run has finished."""
+        with clock.stage("capture"):
+            store = self.capture(loaded, inputs, run.attention, resume=True)
+        with clock.stage("organise"):
+            measured = self.measure(store, run)
+        with clock.stage("measure"):
+            report = self.report(store, measured, _command(call, self))
+        report = replace(report, provenance=replace(report.provenance, seconds=clock.seconds))
+        run.finish(report)
+        return report
+
+    def _load(self, call: _Call) -> tuple[LoadedModel, CalibrationInputs]:
+        from oattn_hub.inputs import calibration_inputs
+        from oattn_hub.models.load import load_model
+
+        known = [name for name in inspect.signature(load_model).parameters if name != "spec"]
+        if unknown := sorted(set(call.loading) - set(known)):
+            raise InvalidInput(f"Unknown options {unknown}; analyze has its own and, for loading, {', '.join(known)}.")
+        self.progress("load", 0, 1)
+        loaded = load_model(call.spec, **call.loading)
+        settings = call.settings
+        inputs = calibration_inputs(loaded, call.data, settings.batches, settings.tokens, settings.seed)
+        self.progress("load", 1, 1)
+        return loaded, inputs
 
 
 @dataclass(frozen=True)
@@ -87,177 +267,56 @@ class _Call:
     spec: Any
     data: Any
     settings: Settings
-    theory: bool
-    adapter: str | None
-    loading: Mapping[str, Any]
-
-    @property
-    def parameters(self) -> dict[str, Any]:
-        """Everything but model and data that decides about the numbers."""
-        return {**self.settings.to_json(), "theory": self.theory, "adapter": self.adapter}
-
-    @property
-    def kinds(self) -> tuple[str, ...]:
-        """What must be captured: the theory is about the step from scores to probs."""
-        return tuple(dict.fromkeys((self.settings.kind, *(("scores", "probs") if self.theory else ()))))
+    loading: Mapping[str, Any] = field(default_factory=dict)
 
 
-def _run(call: _Call, request: Request, progress: Progress) -> Report:
-    """The method, stage by stage; each picks up what an earlier, interrupted run has finished."""
-    clock = _Clock()
-    with clock.stage("load"):
-        loaded, inputs = _load(call, progress)
-    # the source too: a report names the folder its model came from, so a copy elsewhere gets a report of its own
-    place = (loaded.model_id, loaded.revision, _absolute(loaded.source))
-    run = Run(*place, inputs.fingerprint, dict(call.loading, token=None), call.parameters)
-    finished = run.report()
-    if finished is None:
-        with clock.stage("capture"):
-            store = _capture(loaded, inputs, call, run, progress)
-        with clock.stage("organise"):
-            measured = _organise(store, call.settings, run, progress)
-        with clock.stage("measure"):
-            groups = _measure(store, measured, call.settings)
-        report = _report(loaded, inputs, store, groups, call, clock)
-        if call.theory:
-            with clock.stage("theory"):
-                report = _with_theory(report, store, progress)
-        run.finish(report)
-        finished = report
-    request.remember(run)
-    return finished
+def _as_store(source: Any) -> AttentionStore | None:
+    """The store that was given, itself or by its folder; None if it is a model."""
+    if isinstance(source, AttentionStore):
+        return source
+    if isinstance(source, str | Path) and AttentionStore.is_store(source):
+        return AttentionStore.open(source)
+    return None
 
 
-def _load(call: _Call, progress: Progress) -> tuple[LoadedModel, CalibrationInputs]:
-    from oattn_hub.inputs import calibration_inputs
-    from oattn_hub.models.load import load_model
-
-    known = [name for name in inspect.signature(load_model).parameters if name != "spec"]
-    if unknown := sorted(set(call.loading) - set(known)):
-        raise InvalidInput(f"Unknown options {unknown}; analyze has its own and, for loading, {', '.join(known)}.")
-    progress("load", 0, 1)
-    loaded = load_model(call.spec, **call.loading)
-    settings = call.settings
-    inputs = calibration_inputs(loaded, call.data, settings.batches, settings.tokens, settings.seed)
-    progress("load", 1, 1)
-    return loaded, inputs
+def _check_kinds(store: AttentionStore, kinds: Sequence[str]) -> None:
+    if missing := [kind for kind in kinds if kind not in store.info.kinds]:
+        raise InvalidInput(
+            f"The store {store.folder} holds {', '.join(store.info.kinds)} and not {', '.join(missing)}. "
+            f"Capture with kinds={tuple(kinds)}, or choose another kind."
+        )
 
 
-def _capture(
-    loaded: LoadedModel, inputs: CalibrationInputs, call: _Call, run: Run, progress: Progress
-) -> AttentionStore:
-    from oattn_hub.attention import capture_inputs
-
-    return capture_inputs(
-        loaded, inputs, run.attention, call.kinds, progress=progress, adapter=call.adapter, resume=True
-    )
+def _check_count(name: str, value: Any, least: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise InvalidInput(f"{name} is {value!r}; give a whole number, {least} or more.")
 
 
-def _organise(
-    store: AttentionStore, settings: Settings, run: Run, progress: Progress
-) -> dict[str, list[BatchMeasurement]]:
-    """Every group's batches, each organised by the questionnaire and expanded in its Haar bases."""
-    places = [(group, batch) for group in store.groups for batch in store.batches(group)]
-    measured: dict[str, list[BatchMeasurement]] = {group: [] for group in store.groups}
-    for done, (group, batch) in enumerate(places):
-        progress("organise", done, len(places))
-        file = run.measured(group, batch)
-        if not file.exists():
-            measure_batch(store.tensor(batch, settings.kind, group), settings).save(file)
-        measured[group].append(BatchMeasurement.load(file))
-    progress("organise", len(places), len(places))
-    return measured
-
-
-def _measure(
-    store: AttentionStore, measured: Mapping[str, list[BatchMeasurement]], settings: Settings
-) -> dict[str, GroupResult]:
-    """Ranking with uncertainty, head tree and diffusion map of each group."""
-    groups = {}
-    for name, batches in measured.items():
-        sample = store.tensor(store.batches(name)[0], settings.kind, name)
-        groups[name] = join_batches(name, store.heads(name), sample, batches, settings)
-    return groups
-
-
-def _with_theory(report: Report, store: AttentionStore, progress: Progress) -> Report:
-    """The paper's theory on the first batch of each group: the step from scores to probs, and what survives it."""
-    from oattn_hub.analysis.theory import build_theory_section
-    from oattn_hub.report.theory import TheorySection
-
-    sections = []
-    for group in store.groups:
-        scores, probs = (store.tensor(store.batches(group)[0], kind, group) for kind in ("scores", "probs"))
-        sections.append(build_theory_section(scores, probs, store.heads(group), group=group, progress=progress))
-    return report.with_theory(TheorySection.join(sections))
-
-
-def _report(
-    loaded: LoadedModel,
-    inputs: CalibrationInputs,
-    store: AttentionStore,
-    groups: Mapping[str, GroupResult],
-    call: _Call,
-    clock: _Clock,
-) -> Report:
-    from oattn_hub.hub.license import license_of
-
-    model = ModelInfo(
-        id=loaded.model_id,
-        revision=loaded.revision,
-        source=_absolute(loaded.source),
-        library=loaded.library,
-        modality=loaded.modality,
-        adapter=store.info.adapter,
-        architecture=type(loaded.model).__name__,
-        n_parameters=sum(parameter.numel() for parameter in loaded.model.parameters()),
-        license=license_of(loaded.source),
-        options={name: value for name, value in call.loading.items() if name != "token"},
-    )
-    provenance = Provenance(
-        data=inputs.description,
-        data_fingerprint=inputs.fingerprint,
-        command=_command(call),
-        versions=versions(),
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
-        seconds=clock.seconds,
-    )
-    tokens = inputs.tokens or next(iter(groups.values())).n_queries
-    return Report(model, replace(call.settings, batches=len(inputs), tokens=tokens), provenance, groups)
-
-
-def _absolute(source: str | None) -> str | None:
-    """A folder's whole path, so that the model is found again from anywhere; anything else as it is."""
-    return str(Path(source).resolve()) if source is not None and Path(source).is_dir() else source
-
-
-def _command(call: _Call) -> str:
+def _command(call: _Call, analyzer: Analyzer) -> str:
     """A command that makes this report again, as far as one can."""
     if not isinstance(call.spec, str | Path):
         return "oattn_hub.analyze(<a model object>)"
     words = ["oattn", "analyze", str(call.spec)]
     if call.data is not None:
         words += ["--data", str(call.data) if isinstance(call.data, str | Path) else "<given in Python>"]
-    settings = call.settings
-    values = {"batches": settings.batches, "tokens": settings.tokens, "kind": settings.kind, "seed": settings.seed}
-    for name, value in {**values, "adapter": call.adapter, **call.loading}.items():
+    values = {"batches": call.settings.batches, "tokens": call.settings.tokens}
+    return shlex.join(words + _options({**values, **_chosen(analyzer), **call.loading}))
+
+
+def _command_for_store(store: AttentionStore, analyzer: Analyzer) -> str:
+    return shlex.join(["oattn", "analyze", str(store.folder), *_options(_chosen(analyzer))])
+
+
+def _chosen(analyzer: Analyzer) -> dict[str, Any]:
+    return {"kind": analyzer.kind, "seed": analyzer.seed, "adapter": analyzer.adapter, "theory": analyzer.theory}
+
+
+def _options(values: Mapping[str, Any]) -> list[str]:
+    words = []
+    for name, value in values.items():
         if value is not None and value is not False and name != "token":
             words += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
-    return shlex.join(words + (["--theory"] if call.theory else []))
-
-
-def _checked_settings(
-    kind: str, batches: int, tokens: int, seed: int, questionnaire: Mapping[str, Any] | None
-) -> Settings:
-    if kind not in KINDS:
-        raise InvalidInput(f"kind is {kind!r}; choose one of {', '.join(KINDS)}.")
-    for name, value, least in (("batches", batches, 1), ("tokens", tokens, 2), ("seed", seed, 0)):
-        if not isinstance(value, int) or isinstance(value, bool) or value < least:
-            raise InvalidInput(f"{name} is {value!r}; give a whole number, {least} or more.")
-    defaults = Questionnaire().get_params()
-    if unknown := sorted(set(questionnaire or {}) - set(defaults)):
-        raise InvalidInput(f"questionnaire has unknown parameters {unknown}; known are {sorted(defaults)}.")
-    return Settings(kind, batches, tokens, seed, {**defaults, **(questionnaire or {})})
+    return words
 
 
 class _Clock:

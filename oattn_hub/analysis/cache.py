@@ -16,26 +16,25 @@ All of it may be deleted at any time.
 from __future__ import annotations
 
 import os
-import platform
 import re
 import shutil
 from collections.abc import Mapping, Sequence
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import oattn_hub
+from oattn_hub.analysis.measure import BatchMeasurement
 from oattn_hub.errors import OattnError
 from oattn_hub.files import fingerprint, read_json, sha256_file, write_json
+from oattn_hub.models.identify import is_hub_id
 from oattn_hub.report import Report
+from oattn_hub.versions import versions
 
-_PACKAGES = ("torch", "transformers", "timm", "numpy", "scipy", "numba")
 _SOURCES = (
     "analyzer.py", "adapters/*.py", "analysis/*.py", "attention/*.py", "geometry/*.py", "inputs/*.py", "inputs/data/*",
     "models/*.py", "report/group.py", "report/samples.py", "report/theory*.py",
 )  # fmt: skip
-_REPO_ID = re.compile(r"[\w.-]+/[\w.-]+")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
@@ -45,17 +44,6 @@ def home() -> Path:
         return Path(chosen).expanduser()
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return Path(base).expanduser() / "oattn_hub"
-
-
-def versions() -> dict[str, str]:
-    """Versions of what computes the numbers, without importing any of it."""
-    found = {"oattn_hub": oattn_hub.__version__, "python": platform.python_version()}
-    for package in _PACKAGES:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return found
 
 
 @cache
@@ -78,9 +66,14 @@ class Run:
         """Where the captured tensors go."""
         return self.folder / "attention"
 
-    def measured(self, group: str, batch: int) -> Path:
-        """Where the measurement of one group and batch goes."""
-        return self.folder / "measured" / f"{fingerprint(group)[:16]}-{batch:05d}.safetensors"
+    def measurement(self, group: str, batch: int) -> BatchMeasurement | None:
+        """The measurement of one group and batch, if an earlier, interrupted run has finished it."""
+        file = self._measured(group, batch)
+        return BatchMeasurement.load(file) if file.exists() else None
+
+    def keep(self, group: str, batch: int, measurement: BatchMeasurement) -> None:
+        """Keep the measurement of one group and batch, so that a run that is interrupted later need not repeat it."""
+        measurement.save(self._measured(group, batch))
 
     def report(self) -> Report | None:
         """The finished report, if there is a whole one."""
@@ -91,6 +84,9 @@ class Run:
         report.save(self.folder / "report")
         for stage in ("attention", "measured"):
             shutil.rmtree(self.folder / stage, ignore_errors=True)
+
+    def _measured(self, group: str, batch: int) -> Path:
+        return self.folder / "measured" / f"{fingerprint(group)[:16]}-{batch:05d}.safetensors"
 
 
 class Request:
@@ -132,7 +128,7 @@ def _model_signature(spec: Any, options: Mapping[str, Any]) -> Any:
     folder = Path(spec)
     if folder.is_dir():
         return [str(folder.resolve()), _file_signatures(folder)]
-    commit = _hub_commit(str(spec), options) if _REPO_ID.fullmatch(str(spec)) else None
+    commit = _hub_commit(str(spec), options) if is_hub_id(str(spec)) else None
     return None if commit is None else [str(spec), commit]
 
 

@@ -16,8 +16,8 @@ from threadpoolctl import threadpool_limits
 from oattn_hub.errors import FormatError
 from oattn_hub.files import read_tensors, write_tensors
 from oattn_hub.geometry import Questionnaire, binary_tree, diffusion, expansion, flexible_tree, stability
+from oattn_hub.records import Settings
 from oattn_hub.report.group import Array, GroupResult
-from oattn_hub.report.records import Settings
 from oattn_hub.report.samples import display_matrix, display_side, encode, value_range
 
 _QUANTILES = np.linspace(0.0, 1.0, 101)

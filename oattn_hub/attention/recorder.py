@@ -7,13 +7,13 @@ import tempfile
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from oattn_hub.adapters import Adapter, AttentionSite, find_adapter
 from oattn_hub.attention import native
@@ -24,8 +24,10 @@ from oattn_hub.attention.store import DTYPES, KINDS, AttentionStore, StoreInfo
 from oattn_hub.attention.tap import Tap
 from oattn_hub.attention.writer import BatchWriter, StoreWriter
 from oattn_hub.errors import CaptureError, InvalidInput
-from oattn_hub.files import fingerprint
+from oattn_hub.models.identify import batch_fingerprint
 from oattn_hub.progress import Progress, silent
+from oattn_hub.records import ModelInfo
+from oattn_hub.versions import versions
 
 if TYPE_CHECKING:
     from oattn_hub.inputs.calibration import CalibrationInputs
@@ -45,6 +47,7 @@ def capture(
     allow_partial: bool = False,
     fingerprint: str | None = None,
     description: str = "",
+    tokens: int | None = None,
 ) -> Iterator[AttentionStore]:
     """Write the attention of every forward call of ``model`` inside the block to a store; each call is one batch.
 
@@ -62,6 +65,7 @@ def capture(
             ``store.not_run``. Otherwise that raises.
         fingerprint: SHA-256 of the inputs, if known beforehand; else it is taken from the batches.
         description: What the inputs are, for the record.
+        tokens: Tokens per context, for the record.
 
     >>> import torch, oattn_hub as oh
     >>> encoder = torch.nn.TransformerEncoderLayer(16, nhead=2, batch_first=True).eval()
@@ -73,16 +77,15 @@ def capture(
     module = model if isinstance(model, nn.Module) else model.model
     chosen = adapter if isinstance(adapter, Adapter) else find_adapter(module, adapter)
     info = StoreInfo(
-        adapter=chosen.name,
+        model=replace(_identity(model), adapter=chosen.name),
         kinds=_checked_kinds(kinds),
-        model_id=None if isinstance(model, nn.Module) else model.model_id,
-        revision=None if isinstance(model, nn.Module) else model.revision,
         dtype=_checked_choice("dtype", dtype, tuple(DTYPES)),
         pool=_checked_pool(pool),
         skipped=chosen.not_attention(module),
         fingerprint=fingerprint,
         description=description,
-        versions=_versions(),
+        tokens=tokens,
+        versions=versions(),
     )
     folder = Path(store) if store is not None else Path(tempfile.mkdtemp(prefix="oattn-"))
     writer = StoreWriter(folder, info, resume)
@@ -105,8 +108,10 @@ def capture_inputs(
 
     A run that was cut short goes on where it stopped when the same call is made again with ``resume=True``.
     """
-    source, text = inputs.fingerprint, inputs.description
-    session = capture(loaded, kinds, store, fingerprint=source, description=text, **options)
+    about: dict[str, Any] = {
+        "fingerprint": inputs.fingerprint, "description": inputs.description, "tokens": inputs.tokens
+    }  # fmt: skip
+    session = capture(loaded, kinds, store, **about, **options)
     # not inference_mode: what a model keeps from it (BEiT its position index) could never be used in training again
     with session as written, torch.no_grad():
         progress("capture", written.n_batches, len(inputs))
@@ -162,7 +167,7 @@ class _Recorder:
                 result = forward(*args, **kwargs)
             self._check_complete()
             not_run = [site.name for site in self._sites if site.name not in self._entered]
-            self._writer.finish_batch(self._batch, _fingerprint_inputs(self._inputs), not_run)
+            self._writer.finish_batch(self._batch, batch_fingerprint(self._inputs), not_run)
         except BaseException:
             self._batch.discard()
             raise
@@ -283,6 +288,13 @@ class _Recorder:
             )
 
 
+def _identity(model: nn.Module | LoadedModel) -> ModelInfo:
+    """Who the model is; a bare module is known by its class only, since hashing its weights may take long."""
+    if isinstance(model, nn.Module):
+        return ModelInfo(type(model).__qualname__, architecture=type(model).__name__)
+    return model.info
+
+
 def _checked_sites(model: nn.Module, adapter: Adapter) -> list[AttentionSite]:
     if hasattr(model, "_orig_mod"):
         raise CaptureError("A compiled model's attention cannot be seen. Capture the module that was compiled.")
@@ -295,24 +307,6 @@ def _checked_sites(model: nn.Module, adapter: Adapter) -> list[AttentionSite]:
             f"({len(left_out)} modules were left out{first})."
         )
     return sites
-
-
-def _fingerprint_inputs(inputs: Mapping[str, Any]) -> str:
-    tensors = {name: value for name, value in inputs.items() if isinstance(value, Tensor) and not value.is_nested}
-    parts: list[Any] = []
-    for name, value in sorted(tensors.items()):
-        parts += [name, value.detach().cpu().float().numpy()]
-    return fingerprint(*parts)
-
-
-def _versions() -> dict[str, str]:
-    found = {}
-    for package in ("oattn_hub", "torch", "transformers", "timm", "numpy"):
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return found
 
 
 def _checked_kinds(kinds: Iterable[str]) -> tuple[str, ...]:

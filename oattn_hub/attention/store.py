@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +20,11 @@ from numpy.typing import NDArray
 
 from oattn_hub.errors import FormatError, InvalidInput, LoadError
 from oattn_hub.files import fingerprint, read_json
+from oattn_hub.records import JsonRecord, ModelInfo
 
 INDEX_NAME = "index.json"
 FORMAT_NAME = "oattn_hub.attention"
-SCHEMA = 1
+SCHEMA = 2
 KINDS = ("scores", "logits", "probs")
 DTYPES = {"float32": "F32", "float16": "F16"}
 
@@ -38,41 +39,35 @@ class HeadRecord:
 
 
 @dataclass(frozen=True)
-class StoreInfo:
+class StoreInfo(JsonRecord):
     """What was captured, from what, and how.
 
     Attributes:
-        adapter: Name of the adapter that described the model.
+        model: The model's identity, so that a report can be made from the store where the model is not.
         kinds: Which of ``scores``, ``logits``, ``probs`` the store holds.
-        model_id: The model's name, if it was loaded by one.
-        revision: Commit or content fingerprint of the weights.
         dtype: ``float32`` or ``float16``.
         pool: How many consecutive tokens were averaged into one; 1 is none.
         skipped: Modules left out on purpose, and why (channel attention is not attention between tokens).
         fingerprint: SHA-256 of the inputs.
         description: What the inputs were and where they came from.
+        tokens: Tokens per context, for text.
         versions: Versions of the libraries that ran the model.
     """
 
-    adapter: str
+    model: ModelInfo
     kinds: tuple[str, ...]
-    model_id: str | None = None
-    revision: str | None = None
     dtype: str = "float32"
     pool: int = 1
-    skipped: dict[str, str] = field(default_factory=dict)
+    skipped: Mapping[str, str] = field(default_factory=dict)
     fingerprint: str | None = None
     description: str = ""
-    versions: dict[str, str] = field(default_factory=dict)
+    tokens: int | None = None
+    versions: Mapping[str, str] = field(default_factory=dict)
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain values for ``index.json``."""
-        return {**asdict(self), "kinds": list(self.kinds)}
-
-    @classmethod
-    def from_json(cls, value: dict[str, Any]) -> StoreInfo:
-        """The inverse of :meth:`to_json`."""
-        return cls(**{**value, "kinds": tuple(value["kinds"])})
+    @property
+    def adapter(self) -> str:
+        """Name of the adapter that described the model."""
+        return self.model.adapter
 
 
 class AttentionStore:
@@ -92,7 +87,7 @@ class AttentionStore:
     def open(cls, folder: str | Path) -> AttentionStore:
         """Open a store, or say what is missing or damaged."""
         path = Path(folder)
-        if not (path / INDEX_NAME).is_file():
+        if not cls.is_store(path):
             raise LoadError(f"{path} is not an attention store: it has no {INDEX_NAME}. Make one with oattn capture.")
         index = read_json(path / INDEX_NAME)
         if not isinstance(index, dict) or index.get("format") != FORMAT_NAME:
@@ -100,6 +95,11 @@ class AttentionStore:
         if index.get("schema") != SCHEMA:
             raise FormatError(f"{path} has schema {index.get('schema')}, this version reads {SCHEMA}. Capture again.")
         return cls(path, index)
+
+    @staticmethod
+    def is_store(folder: str | Path) -> bool:
+        """Whether there is a folder of that name with an attention store in it."""
+        return (Path(folder) / INDEX_NAME).is_file()
 
     @property
     def info(self) -> StoreInfo:

@@ -11,9 +11,10 @@ from oattn_hub.cards import render
 from oattn_hub.hub.readme import build_readme
 
 if TYPE_CHECKING:
+    from oattn_hub.records import ModelInfo, Provenance
     from oattn_hub.report import Report
     from oattn_hub.report.evaluation import EvaluationSection
-    from oattn_hub.report.records import HeadRecord, ModelInfo, Provenance
+    from oattn_hub.report.records import HeadRecord
 
 _HUB_ID = re.compile(r"[\w-][\w.-]*/[\w.-]+", re.ASCII)
 DATASET = (

@@ -46,7 +46,7 @@ def checkpoint_readme(
     """The README of a checkpoint repo, from its manifest, its config and what was measured."""
     config = read_json(folder / "config.json")
     plan = manifest["plan"]
-    base = hub_id(plan["model_id"], plan["source"])
+    base = hub_id(plan["model"]["id"], plan["model"]["source"])
     removed, total = len(plan["heads"]), plan["n_heads"]
     library = manifest["library"] if manifest["library"] in ("transformers", "timm") else "oattn_hub"
     metadata: dict[str, Any] = {
@@ -59,8 +59,8 @@ def checkpoint_readme(
         **_results(manifest, repo_id, evaluation),
     }
     values = {
-        "title": repo_id.split("/")[1] if repo_id else f"{plan['model_id'].split('/')[-1]} without {removed} heads",
-        "base": plan["model_id"] or manifest["class"],
+        "title": repo_id.split("/")[1] if repo_id else f"{plan['model']['id'].split('/')[-1]} without {removed} heads",
+        "base": plan["model"]["id"] or manifest["class"],
         "removed": removed,
         "n_heads": total,
         "cut": manifest["variant"] == "cut",
@@ -101,7 +101,7 @@ def _results(manifest: Mapping[str, Any], repo_id: str | None, evaluation: Evalu
         metric_name=cost["title"],
         metric_value=cost["after"],
     )
-    name = repo_id or manifest["plan"]["model_id"] or manifest["class"]
+    name = repo_id or manifest["plan"]["model"]["id"] or manifest["class"]
     data: Any = ModelCardData(model_name=name.split("/")[-1], eval_results=[result])
     return {"metrics": [cost["metric"]], "model-index": data.to_dict()["model-index"]}
 
@@ -239,8 +239,8 @@ def _provenance(manifest: Mapping[str, Any], license: str | None) -> list[tuple[
     packages = ["torch", *([manifest["library"]] if manifest["library"] in ("transformers", "timm") else [])]
     versions = [f"oattn_hub {manifest['oattn_hub']}", *(f"{name} {version(name)}" for name in packages)]
     return [
-        ("base model", plan["model_id"] or "a model object"),
-        ("revision of the base model", plan["revision"] or "not known"),
+        ("base model", plan["model"]["id"] or "a model object"),
+        ("revision of the base model", plan["model"]["revision"] or "not known"),
         ("licence of the base model", license or "not stated by the model"),
         ("class", manifest["class"]),
         ("score", plan["score"]),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -17,13 +16,13 @@ from oattn_hub.errors import (
     InvalidInput,
     OattnError,
 )
+from oattn_hub.models.identify import is_hub_id
 from oattn_hub.tokens import is_local, token_for
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HfHubHTTPError
 
-_REPO_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*", re.ASCII)
 _ADVICE = "Check the network and HF_ENDPOINT, then run the same command again; nothing was lost."
 MAX_PAUSE_SECONDS = 30  # asked to wait longer, we say so instead of waiting in silence
 FIRST_ANSWER_SECONDS = 10.0  # how long the first request may take, before the network counts as down
@@ -41,7 +40,7 @@ def open_api(token: str | bool | None = None, endpoint: str | None = None) -> Hf
 
 def check_repo_id(repo_id: str) -> str:
     """Refuse what cannot be the name of a repo before anything is asked of the Hub."""
-    if not _REPO_ID.fullmatch(repo_id):
+    if not is_hub_id(repo_id):
         raise InvalidInput(f"{repo_id!r} is not a repo id. A repo id looks like 'me/bert-heads'.")
     return repo_id
 

@@ -68,13 +68,18 @@ def load_report(folder_or_repo: str | Path, **options: Any) -> Report:
 
 
 def from_pretrained(folder_or_repo: str | Path, *, model: nn.Module | None = None, **options: Any) -> nn.Module:
-    """Load a pruned checkpoint from a folder or a repo, in eval mode; no code that comes with it is run.
+    """Load a pruned checkpoint, or any other, from a folder or a repo, in eval mode; no code that comes with it is run.
 
     ``model`` is a fresh, uncut instance for a class that only you know; ``options`` are those of :func:`pull`.
     """
-    from oattn_hub.pruning import load_pruned
+    folder = resolve_folder(folder_or_repo, needs="config.json", **options)
+    if model is not None:
+        from oattn_hub.pruning import load_pruned
 
-    return load_pruned(resolve_folder(folder_or_repo, needs="config.json", **options), model)
+        return load_pruned(folder, model)
+    from oattn_hub.models.load import load_model
+
+    return load_model(folder).model
 
 
 def copy_to(folder: Path, target: Path) -> Path:

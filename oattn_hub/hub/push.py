@@ -16,8 +16,8 @@ from oattn_hub.files import atomic_path, read_json, write_json, write_text
 from oattn_hub.hub.card import DATASET, report_readme
 from oattn_hub.hub.checkpoint_card import checkpoint_readme
 from oattn_hub.hub.content import content_ids
-from oattn_hub.hub.license import license_of
 from oattn_hub.hub.publish import Publication, publish_folder
+from oattn_hub.models.identify import license_of
 
 if TYPE_CHECKING:
     from oattn_hub.pruning import PrunedModel
@@ -128,7 +128,7 @@ def write_checkpoint_card(
         evaluation = EvaluationSection.from_json(read_json(folder / _EVALUATION))
     elif evaluation is not None:
         write_json(folder / _EVALUATION, evaluation.to_json())
-    license = license or license_of(manifest["plan"]["source"])
+    license = license or license_of(manifest["plan"]["model"]["source"])
     figures = section_figures("evaluation", evaluation)
     for figure in figures:
         with atomic_path(folder / "figures" / f"{figure.name}.png") as draft:
@@ -147,7 +147,7 @@ def write_checkpoint_card(
 
 def _shareable_manifest(folder: Path, manifest: dict[str, Any]) -> dict[str, Any]:
     """Nobody else can load from a folder on this disk, nor need they know its name."""
-    manifest["plan"]["source"] = _public(manifest["plan"]["source"])
+    manifest["plan"]["model"]["source"] = _public(manifest["plan"]["model"]["source"])
     write_json(folder / _MANIFEST, manifest)
     return manifest
 
@@ -209,7 +209,9 @@ def _load_report(folder: str | Path) -> Report:
 
 def _message(manifest: dict[str, Any]) -> str:
     plan = manifest["plan"]
-    return f"{plan['model_id'] or manifest['class']} without {len(plan['heads'])} of {plan['n_heads']} attention heads"
+    return (
+        f"{plan['model']['id'] or manifest['class']} without {len(plan['heads'])} of {plan['n_heads']} attention heads"
+    )
 
 
 def _publish(

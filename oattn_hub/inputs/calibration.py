@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from oattn_hub.errors import InvalidInput
-from oattn_hub.files import fingerprint
 from oattn_hub.inputs import media, texts
+from oattn_hub.models.identify import batch_fingerprint
 from oattn_hub.models.load import LoadedModel
 
 Batch = dict[str, Tensor]
@@ -35,11 +35,7 @@ class CalibrationInputs(Sequence[Batch]):
     @property
     def fingerprint(self) -> str:
         """SHA-256 of all batches."""
-        parts: list[Any] = []
-        for batch in self.batches:
-            for name, value in sorted(batch.items()):
-                parts += [name, value.detach().cpu().float().numpy()]
-        return fingerprint(*parts)
+        return batch_fingerprint(*self.batches)
 
     def __len__(self) -> int:
         return len(self.batches)

@@ -5,18 +5,25 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
 from oattn_hub.errors import InvalidInput, LoadError, MissingDependency, OattnError
-from oattn_hub.files import fingerprint, read_json, sha256_file
+from oattn_hub.files import read_json
 from oattn_hub.models import find_model_class, register_models
+from oattn_hub.models.identify import (
+    content_fingerprint,
+    license_of,
+    public_name,
+    weights_fingerprint,
+)
+from oattn_hub.records import OPTIONS_FROM_FILES, ModelInfo
 
-_WEIGHTS = ("*.safetensors", "*.gguf", "*.bin")
 PRUNING_KEY = "oattn_pruning"
+_PRUNED_FILES = ["*.json", "*.jinja", "*.model", "*.safetensors", "*.txt"]
 
 # task -> Auto class, for a checkpoint whose config names no architecture, or when another head is wanted
 TASKS = {
@@ -32,25 +39,42 @@ TASKS = {
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model in eval mode, with what is known about it.
+    """A model in eval mode, with who it is.
 
     Attributes:
         model: The torch module.
         processor: Tokenizer, image processor or feature extractor; None if the checkpoint has none.
-        model_id: The name it was asked for by.
-        revision: Commit on the Hub, or a fingerprint of the weights.
-        modality: ``text``, ``image``, ``audio``, ``image+text``, or ``tensor`` for a module we know nothing about.
-        library: ``transformers``, ``timm`` or ``torch``.
-        source: What to pass to :func:`load_model` to get it again; None for a module object.
+        info: The model's identity, which store, report, plan and checkpoint carry along.
     """
 
     model: nn.Module
     processor: Any
-    model_id: str
-    revision: str | None
-    modality: str
-    library: str
-    source: str | None
+    info: ModelInfo
+
+    @property
+    def model_id(self) -> str:
+        """The name it was asked for by."""
+        return self.info.id
+
+    @property
+    def revision(self) -> str | None:
+        """Commit on the Hub, or a fingerprint of the weights."""
+        return self.info.revision
+
+    @property
+    def modality(self) -> str:
+        """``text``, ``image``, ``audio``, ``image+text``, or ``tensor`` for a module we know nothing about."""
+        return self.info.modality
+
+    @property
+    def library(self) -> str:
+        """``transformers``, ``timm`` or ``torch``."""
+        return self.info.library
+
+    @property
+    def source(self) -> str | None:
+        """What to pass to :func:`load_model` to get it again; None for a module object."""
+        return self.info.source
 
     def forward(self, batch: Mapping[str, Any]) -> Any:
         """Run the model on one batch of inputs."""
@@ -77,11 +101,16 @@ class _Request:
     def hub_options(self) -> dict[str, Any]:
         options = {"revision": self.revision, "token": self.token, "cache_dir": self.cache_dir}
         chosen = {name: value for name, value in options.items() if value is not None}
-        return {**chosen, "local_files_only": self.local_files_only, "trust_remote_code": self.trust_remote_code}
+        return {**chosen, "local_files_only": self.local_files_only}
+
+    @property
+    def file_options(self) -> dict[str, str]:
+        """What a record of this model may say about how it was loaded."""
+        return {name: value for name in OPTIONS_FROM_FILES if (value := getattr(self, name)) is not None}
 
 
 def load_model(
-    spec: str | Path | nn.Module | LoadedModel,
+    spec: str | Path | nn.Module | LoadedModel | tuple[nn.Module, Any],
     revision: str | None = None,
     token: str | bool | None = None,
     cache_dir: str | None = None,
@@ -94,7 +123,8 @@ def load_model(
     """Load a model for inference; nothing is executed and nothing is unpickled unless you say so.
 
     Args:
-        spec: A Hub id, a local folder, a timm name (``timm/…``, ``hf-hub:…`` or bare), or a module.
+        spec: A Hub id, a local folder, a timm name (``timm/…``, ``hf-hub:…`` or bare), a module, or (module,
+            tokenizer). Pruned checkpoints of ours load like any other.
         revision: Branch, tag or commit on the Hub.
         token: Hub token; None uses the one you are logged in with.
         cache_dir: Where downloads are kept.
@@ -113,6 +143,8 @@ def load_model(
         return spec
     if isinstance(spec, nn.Module):
         return _wrap(spec)
+    if isinstance(spec, tuple):
+        return _wrap_pair(spec)
     if task is not None and task not in TASKS:
         raise InvalidInput(f"task is {task!r}; choose from {', '.join(TASKS)}.")
     source = str(spec)
@@ -146,18 +178,24 @@ def _load_repo(request: _Request) -> LoadedModel:
     """A repo on the Hub, at the commit its branch points to now: one revision for all files, and for the record."""
     from huggingface_hub import hf_hub_download
 
-    first = hf_hub_download(
-        request.source,
-        request.gguf_file or "config.json",
-        revision=request.revision,
-        token=request.token,
-        cache_dir=request.cache_dir,
-        local_files_only=request.local_files_only,
-    )
-    pinned = _with(request, revision=Path(first).parent.name)  # the cache keeps files in snapshots/COMMIT
-    if request.gguf_file is None and _is_timm_config(read_json(Path(first))):
-        return _load_timm(_with(pinned, source=f"hf-hub:{request.source}"))
+    first = hf_hub_download(request.source, request.gguf_file or "config.json", **request.hub_options)
+    pinned = replace(request, revision=Path(first).parent.name)  # the cache keeps files in snapshots/COMMIT
+    config = read_json(Path(first)) if request.gguf_file is None else {}
+    if PRUNING_KEY in config:
+        return _load_pruned_repo(pinned)
+    if _is_timm_config(config):
+        return _load_timm(replace(pinned, source=f"hf-hub:{request.source}"))
     return _load_transformers(pinned)
+
+
+def _load_pruned_repo(request: _Request) -> LoadedModel:
+    """A pruned checkpoint on the Hub: its data files only, since nothing that comes with it is run."""
+    from huggingface_hub import snapshot_download
+
+    options: dict[str, Any] = request.hub_options
+    loaded = _load_pruned(Path(snapshot_download(request.source, allow_patterns=_PRUNED_FILES, **options)))
+    info = replace(loaded.info, id=request.source, revision=request.revision, source=request.source)
+    return replace(loaded, info=info)
 
 
 def _load_folder(folder: Path, request: _Request) -> LoadedModel:
@@ -165,14 +203,14 @@ def _load_folder(folder: Path, request: _Request) -> LoadedModel:
     if request.gguf_file is None and gguf_files and not any(folder.glob("*.safetensors")):
         if len(gguf_files) > 1:
             raise LoadError(f"{folder} has {len(gguf_files)} GGUF files. Choose one with gguf_file: {gguf_files}.")
-        return _load_transformers(_with(request, gguf_file=gguf_files[0]))
+        return _load_transformers(replace(request, gguf_file=gguf_files[0]))
     if not (folder / "config.json").is_file() and request.gguf_file is None:
         raise LoadError(f"{folder} has no config.json, so it is not a model. Give a folder made by save_pretrained.")
     config = read_json(folder / "config.json") if request.gguf_file is None else {}
     if PRUNING_KEY in config:
         return _load_pruned(folder)
     if _is_timm_config(config):
-        return _load_timm(_with(request, source=f"local-dir:{folder}"))
+        return _load_timm(replace(request, source=f"local-dir:{folder}"))
     return _load_transformers(request)
 
 
@@ -183,11 +221,11 @@ def _load_pruned(folder: Path) -> LoadedModel:
     model = loaded if isinstance(loaded, nn.Module) else loaded.model
     library = _library(model)
     processor = _processor(_modality(model, library), str(folder), {}) if library == "transformers" else None
-    return _describe(model, processor, _short_name(str(folder)), _content_fingerprint(folder), str(folder))
+    return _describe(model, processor, public_name(str(folder)), content_fingerprint(folder), str(folder))
 
 
 def _load_transformers(request: _Request) -> LoadedModel:
-    options = request.hub_options
+    options = {**request.hub_options, "trust_remote_code": request.trust_remote_code}
     if request.gguf_file is not None:
         options["gguf_file"] = request.gguf_file
     model_class = _model_class(request)
@@ -200,9 +238,9 @@ def _load_transformers(request: _Request) -> LoadedModel:
         # the weights are plain floats now; left marked as quantised, the model could not be saved
         quantizer.remove_quantization_config(model)
     folder = Path(request.source)
-    revision = _content_fingerprint(folder) if folder.is_dir() else request.revision
+    revision = content_fingerprint(folder) if folder.is_dir() else request.revision
     processor = _processor(_modality(model, "transformers"), request.source, options)
-    return _describe(model, processor, _short_name(request.source), revision, request.source)
+    return _describe(model, processor, public_name(request.source), revision, request.source, request)
 
 
 def _model_class(request: _Request) -> Any:
@@ -214,11 +252,8 @@ def _model_class(request: _Request) -> Any:
         return getattr(transformers, TASKS[request.task])
     if request.gguf_file is not None:  # GGUF files hold decoders, and reading one's config takes as long as loading it
         return transformers.AutoModelForCausalLM
-    config = transformers.AutoConfig.from_pretrained(request.source, **request.hub_options)
-    if getattr(config, PRUNING_KEY, None) is not None:
-        raise LoadError(
-            f"{request.source} is a pruned checkpoint of oattn_hub. Load it with oattn_hub.from_pretrained."
-        )
+    options = {**request.hub_options, "trust_remote_code": request.trust_remote_code}
+    config = transformers.AutoConfig.from_pretrained(request.source, **options)
     named = (config.architectures or [""])[0]
     return getattr(transformers, named, None) or find_model_class(named) or transformers.AutoModel
 
@@ -232,19 +267,48 @@ def _load_timm(request: _Request) -> LoadedModel:
     model = timm.create_model(name, pretrained=True, cache_dir=request.cache_dir)
     source = request.source.removeprefix("local-dir:")
     folder = Path(source)
-    revision = _content_fingerprint(folder) if folder.is_dir() else _weights_fingerprint(model)
-    return _describe(model, None, _short_name(source), revision, source)
+    revision = content_fingerprint(folder) if folder.is_dir() else weights_fingerprint(model)
+    return _describe(model, None, public_name(source), revision, source, request)
 
 
-def _wrap(module: nn.Module) -> LoadedModel:
+def _wrap(module: nn.Module, processor: Any = None) -> LoadedModel:
     config = getattr(module, "config", None)
     model_id = getattr(config, "_name_or_path", None) or type(module).__qualname__
-    return _describe(module, None, model_id, _weights_fingerprint(module), None)
+    return _describe(module, processor, model_id, weights_fingerprint(module), None)
 
 
-def _describe(model: nn.Module, processor: Any, model_id: str, revision: str | None, source: str | None) -> LoadedModel:
+def _wrap_pair(pair: tuple[Any, ...]) -> LoadedModel:
+    if len(pair) != 2 or not isinstance(pair[0], nn.Module):
+        raise InvalidInput(
+            f"A tuple of {len(pair)} was given as the model; give (model, tokenizer), or the model alone."
+        )
+    return _wrap(*pair)
+
+
+def _describe(
+    model: nn.Module,
+    processor: Any,
+    model_id: str,
+    revision: str | None,
+    source: str | None,
+    request: _Request | None = None,
+) -> LoadedModel:
     library = _library(model)
-    return LoadedModel(model.eval(), processor, model_id, revision, _modality(model, library), library, source)
+    is_folder = source is not None and Path(source).is_dir()
+    hub_options = request.hub_options if request is not None and not is_folder else {}
+    info = ModelInfo(
+        id=model_id,
+        revision=revision,
+        # a folder's whole path, so that the model is found again from anywhere
+        source=str(Path(str(source)).resolve()) if is_folder else source,
+        library=library,
+        modality=_modality(model, library),
+        architecture=type(model).__name__,
+        n_parameters=sum(parameter.numel() for parameter in model.parameters()),
+        license=license_of(source, **hub_options),
+        options=request.file_options if request is not None else {},
+    )
+    return LoadedModel(model.eval(), processor, info)
 
 
 def _library(model: nn.Module) -> str:
@@ -285,25 +349,6 @@ def _processor(modality: str, source: str, options: Mapping[str, Any]) -> Any:
     return None if empty else processor
 
 
-def _short_name(source: str) -> str:
-    """A Hub id as it is, a folder by its last two names: reports are published, home directories are not."""
-    folder = Path(source)
-    return "/".join(folder.resolve().parts[-2:]) if folder.is_dir() else source
-
-
-def _content_fingerprint(folder: Path) -> str:
-    files = [path for pattern in (*_WEIGHTS, "config.json") for path in sorted(folder.glob(pattern))]
-    return fingerprint([[path.name, sha256_file(path)] for path in files])
-
-
-def _weights_fingerprint(model: nn.Module) -> str:
-    """SHA-256 of the weights of a module that came without a name."""
-    parts: list[Any] = [type(model).__qualname__]
-    for name, value in model.state_dict().items():
-        parts += [name, value.detach().cpu().float().numpy()]
-    return fingerprint(*parts)
-
-
 def _is_timm_config(config: Mapping[str, Any]) -> bool:
     return "architecture" in config and "model_type" not in config
 
@@ -318,10 +363,6 @@ def _is_timm_name(source: str) -> bool:
 
 def _looks_like_path(source: str) -> bool:
     return source.startswith((".", "/", "~")) or source.count("/") > 1
-
-
-def _with(request: _Request, **changes: Any) -> _Request:
-    return _Request(**{**request.__dict__, **changes})
 
 
 def _explain(request: _Request, error: Exception) -> str:

@@ -8,12 +8,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from oattn_hub.errors import InvalidInput
-from oattn_hub.files import fingerprint
 from oattn_hub.inputs import CalibrationInputs, calibration_inputs
+from oattn_hub.models.identify import batch_fingerprint
 from oattn_hub.models.load import LoadedModel, load_model
 from oattn_hub.progress import Progress, silent
 from oattn_hub.pruning.masks import masked_sites
@@ -120,7 +119,7 @@ def load_subject(report: Report | None, model: Any) -> LoadedModel:
         raise InvalidInput(
             f"The report does not say where {report.model.id} is; give the model: evaluate(report, model)."
         )
-    return load_model(report.model.source, **dict(report.model.options))
+    return load_model(report.model.source, **report.model.loading_options)
 
 
 def _computable(scores: list[Score], report: Report | None) -> list[Score]:
@@ -138,7 +137,7 @@ def disjoint_inputs(
         seen = calibration_inputs(loaded, data, n_seen, tokens, seed, "calibration")
         if _ready_made(data):
             seen = _part(seen, 0, min(n_seen, len(seen) // 3))
-    shared = {_key(batch) for batch in seen} & {_key(batch) for batch in held_out}
+    shared = {batch_fingerprint(batch) for batch in seen} & {batch_fingerprint(batch) for batch in held_out}
     if shared:
         raise InvalidInput(
             f"{len(shared)} inputs are used both to choose heads and to measure the cost, which flatters the choice. "
@@ -175,13 +174,6 @@ def alternating(inputs: CalibrationInputs) -> tuple[CalibrationInputs, Calibrati
     parts = [(inputs[start::2], f"every other input from {start} of {inputs.description}") for start in (0, 1)]
     first, second = (CalibrationInputs(tuple(part), described, inputs.tokens) for part, described in parts)
     return first, second
-
-
-def _key(batch: dict[str, torch.Tensor]) -> str:
-    parts: list[Any] = []
-    for name, value in sorted(batch.items()):
-        parts += [name, value.detach().cpu().float().numpy()]
-    return fingerprint(*parts)
 
 
 def _score_values(

@@ -20,6 +20,7 @@ from oattn_hub.pruning.plan import PruningPlan
 from oattn_hub.pruning.pruned import PRUNING_KEY, PrunedModel, PruningResult
 from oattn_hub.pruning.sites import all_heads, head_sites, structure_fingerprint
 from oattn_hub.pruning.surgery import cut
+from oattn_hub.records import ModelInfo
 
 
 def migrate(folder: str | Path, out: str | Path, allow_pickle: bool = False) -> PrunedModel:
@@ -50,7 +51,7 @@ def migrate(folder: str | Path, out: str | Path, allow_pickle: bool = False) -> 
         heads=sorted(heads),
         n_heads=len(all_heads(sites)),
         structure=structure_fingerprint(sites),
-        model_id=where.resolve().name,
+        model=ModelInfo(where.resolve().name, library="transformers", modality="text"),
         chosen_by={"pruned_heads": "of the old config"},
     )
     before = sum(parameter.numel() for parameter in model.parameters())
@@ -59,7 +60,7 @@ def migrate(folder: str | Path, out: str | Path, allow_pickle: bool = False) -> 
     _load(model, state, where)
     after = sum(parameter.numel() for parameter in model.parameters())
     result = PruningResult(plan.n_heads, plan.n_heads - len(plan.heads), before, after)
-    loaded = LoadedModel(model, _processor(where), plan.model_id, None, "text", "transformers", None)
+    loaded = LoadedModel(model, _processor(where), plan.model)
     pruned = PrunedModel(model, plan, cuts, result, loaded)
     save_checkpoint(pruned, Path(out))
     return pruned

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from oattn_hub.codec import decode, encode
 from oattn_hub.errors import FormatError, InvalidInput, LoadError
-from oattn_hub.files import fingerprint, read_json, write_json
+from oattn_hub.files import read_json, write_json
+from oattn_hub.records import Head, ModelInfo
 
 if TYPE_CHECKING:
     from torch import nn
@@ -17,9 +19,10 @@ if TYPE_CHECKING:
     from oattn_hub.models.load import LoadedModel
     from oattn_hub.pruning.pruned import PrunedModel
     from oattn_hub.pruning.sites import HeadSite
+    from oattn_hub.report.evaluation import EvaluationSection
 
-Head = tuple[int, int]
-SCHEMA = 1
+SCHEMA = 2
+_NOT_SAVED = ("loaded", "evaluation")
 
 
 @dataclass(frozen=True)
@@ -31,28 +34,27 @@ class PruningPlan:
         n_heads: how many heads the whole model has.
         structure: fingerprint of the number of heads of every layer.
         weights: fingerprint of the model's first and last output projections; empty if the model was not at hand.
-        model_id, revision, source, adapter: which model, and what ``load_model`` needs to load it again.
-        options: further arguments of ``load_model`` (``gguf_file``, ``task``).
+        model: which model; its ``adapter`` is the one the heads were counted by, empty for the model's own choice.
         score: the score that ranked the heads, or ``"by hand"``.
         chosen_by: how the number of heads was decided, e.g. ``{"fraction": 0.2}``.
         evaluations: how many times the masked model was evaluated to find this plan.
         cost: what removing these heads was measured to cost, if it was. Of a budget plan: on inputs that the search
             never saw, with a 95 % bootstrap interval over them (``low``, ``high``) of the ``increase``.
+        loaded: the model itself, if whoever made the plan had it at hand; not saved.
+        evaluation: the report's evaluation, which goes along to the checkpoint's card; not saved.
     """
 
     heads: list[Head]
     n_heads: int
     structure: str
     weights: str = ""
-    model_id: str = ""
-    revision: str | None = None
-    source: str | None = None
-    adapter: str | None = None
-    options: Mapping[str, Any] = field(default_factory=dict)
+    model: ModelInfo = field(default_factory=lambda: ModelInfo(""))
     score: str = "by hand"
     chosen_by: Mapping[str, Any] = field(default_factory=dict)
     evaluations: int = 0
     cost: Mapping[str, Any] | None = None
+    loaded: LoadedModel | None = field(default=None, repr=False, compare=False)
+    evaluation: EvaluationSection | None = field(default=None, repr=False, compare=False)
 
     @classmethod
     def from_heads(cls, model: Any, heads: Iterable[Head], adapter: str | None = None) -> Self:
@@ -79,12 +81,14 @@ class PruningPlan:
             n_heads=len(all_heads(sites)),
             structure=structure_fingerprint(sites),
             weights=weights_fingerprint(sites),
-            model_id=loaded.model_id,
-            revision=loaded.revision,
-            source=loaded.source,
-            adapter=adapter,
+            model=replace(loaded.info, adapter=adapter or ""),
             chosen_by={"heads": "named"},
         )
+
+    @property
+    def adapter(self) -> str | None:
+        """Name of the adapter that the heads were counted by; None for the model's own choice."""
+        return self.model.adapter or None
 
     @property
     def fraction(self) -> float:
@@ -99,13 +103,13 @@ class PruningPlan:
         if structure_fingerprint(sites) != self.structure:
             found = sum(site.site.n_heads for site in sites)
             raise InvalidInput(
-                f"This plan is for {self.model_id or 'another model'} with {self.n_heads} heads; "
+                f"This plan is for {self.model.id or 'another model'} with {self.n_heads} heads; "
                 f"{type(model).__qualname__} has {found} in {len(sites)} layers, arranged otherwise. "
                 "Apply it to the model it was made for."
             )
         if self.weights and not allow_other_weights and weights_fingerprint(sites) != self.weights:
             raise InvalidInput(
-                f"This plan was made on the weights of {self.model_id or 'another model'}; this model has others. "
+                f"This plan was made on the weights of {self.model.id or 'another model'}; this model has others. "
                 "Make a plan for this model, or pass allow_other_weights=True if you know that the heads are the same."
             )
         return sites
@@ -122,32 +126,33 @@ class PruningPlan:
 
         return prune(self, model, **options)
 
-    def load(self) -> LoadedModel:
-        """Load the model this plan was made for."""
+    def load(self, **permissions: Any) -> LoadedModel:
+        """The model this plan was made for: the one at hand, or loaded again.
+
+        Args:
+            permissions: what only the caller may grant, as in ``load_model``: ``trust_remote_code``, ``token`` …
+        """
+        if self.loaded is not None:
+            return self.loaded
         from oattn_hub.models.load import load_model
 
-        if self.source is None:
+        if self.model.source is None:
             raise LoadError(
-                f"The plan does not say where {self.model_id or 'its model'} can be loaded from. "
+                f"The plan does not say where {self.model.id or 'its model'} can be loaded from. "
                 "Give the model: plan.apply(model)."
             )
-        return load_model(self.source, revision=_hub_revision(self.source, self.revision), **dict(self.options))
+        return load_model(self.model.source, **self.model.loading_options, **permissions)
 
     def to_json(self) -> dict[str, Any]:
         """The plan as a JSON-able dict."""
-        return {"schema": SCHEMA, **asdict(self), "heads": [list(head) for head in self.heads]}
+        return {"schema": SCHEMA, **{name: encode(getattr(self, name)) for name in _SAVED}}
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Self:
+    def from_json(cls, value: Any) -> Self:
         """The plan back from :meth:`to_json`."""
         if not isinstance(value, Mapping) or value.get("schema") != SCHEMA:
             raise FormatError(f"This is not a pruning plan of schema {SCHEMA}; make the plan again.")
-        known = {item.name for item in fields(cls)}
-        content = {name: entry for name, entry in value.items() if name in known}
-        try:
-            return cls(**{**content, "heads": [(int(layer), int(head)) for layer, head in content["heads"]]})
-        except (KeyError, TypeError, ValueError) as error:
-            raise FormatError(f"The pruning plan is damaged ({error}); make it again.") from error
+        return decode(cls, {name: entry for name, entry in value.items() if name != "schema"}, leave_out=_NOT_SAVED)
 
     def save(self, path: str | Path) -> Path:
         """Write the plan as JSON; returns the file."""
@@ -161,52 +166,4 @@ class PruningPlan:
         return cls.from_json(read_json(Path(path)))
 
 
-def structure_of(n_heads_by_layer: Mapping[int, int]) -> str:
-    """Fingerprint of the number of heads of every layer; the same from a report as from the model."""
-    return fingerprint([[layer, n_heads_by_layer[layer]] for layer in sorted(n_heads_by_layer)])
-
-
-def lowest(
-    values: Mapping[Head, float],
-    count: int,
-    min_heads_per_layer: int = 0,
-    shared: Sequence[Collection[int]] = (),
-) -> list[Head]:
-    """The ``count`` heads of lowest score, leaving at least so many in every layer.
-
-    Args:
-        values: score of every head of the model.
-        count: how many to remove.
-        min_heads_per_layer: a floor; 0 lets whole layers of heads go.
-        shared: sets of layers that share their weights: a head goes in all of them, by its mean score, or in none.
-
-    >>> lowest({(0, 0): 1.0, (0, 1): 2.0, (1, 0): 3.0, (1, 1): 4.0}, 2, min_heads_per_layer=1)
-    [(0, 0), (1, 0)]
-    """
-    left: dict[int, int] = {}
-    for layer, _ in values:
-        left[layer] = left.get(layer, 0) + 1
-    chosen: list[Head] = []
-    together = bundles(values, shared)
-    for bundle in sorted(together, key=lambda bundle: sum(values[head] for head in bundle) / len(bundle)):
-        if len(chosen) + len(bundle) > count:
-            if len(bundle) == 1:
-                break
-            continue
-        if all(left[layer] > min_heads_per_layer for layer, _ in bundle):
-            chosen += bundle
-            for layer, _ in bundle:
-                left[layer] -= 1
-    return sorted(chosen)
-
-
-def bundles(heads: Iterable[Head], shared: Sequence[Collection[int]] = ()) -> list[list[Head]]:
-    """Heads that can only go together, by position: those of layers that share their weights, others alone."""
-    partners = {layer: sorted(layers) for layers in shared for layer in layers}
-    found = {tuple((other, head) for other in partners.get(layer, [layer])) for layer, head in heads}
-    return [list(bundle) for bundle in sorted(found)]
-
-
-def _hub_revision(source: str, revision: str | None) -> str | None:
-    """A commit can be asked for; the fingerprint of a folder's content cannot."""
-    return None if Path(source).is_dir() or revision is None or len(revision) != 40 else revision
+_SAVED = [item.name for item in fields(PruningPlan) if item.name not in _NOT_SAVED]

@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from oattn_hub.errors import InvalidInput, LoadError, MissingDependency
 from oattn_hub.progress import Progress, silent
-from oattn_hub.pruning.plan import Head, PruningPlan, lowest, structure_of
+from oattn_hub.pruning.heads import lowest, structure_of
+from oattn_hub.pruning.plan import PruningPlan
+from oattn_hub.records import Head
 
 if TYPE_CHECKING:
     from oattn_hub.inputs import CalibrationInputs
@@ -122,26 +124,24 @@ class _Choice:
         evaluations: int = 0,
         cost: Mapping[str, Any] | None = None,
         weights: str = "",
+        loaded: LoadedModel | None = None,
     ) -> PruningPlan:
         layers: dict[int, int] = {}
         for layer, _ in self.heads:
             layers[layer] = layers.get(layer, 0) + 1
-        model = self.report.model
         floor = {"min_heads_per_layer": self.floor} if self.floor else {}
         return PruningPlan(
             heads=heads,
             n_heads=len(self.heads),
             structure=structure_of(layers),
             weights=weights,
-            model_id=model.id,
-            revision=model.revision,
-            source=model.source or None,
-            adapter=model.adapter or None,
-            options=dict(model.options),
+            model=self.report.model,
             score=score,
             chosen_by={**chosen_by, **floor},
             evaluations=evaluations,
             cost=cost,
+            loaded=loaded,
+            evaluation=self.report.evaluation,
         )
 
 
@@ -224,7 +224,7 @@ def _within_budget(
     }
     calls = search.evaluator.calls + check.evaluator.calls
     cost = {**_verified_cost(check, heads, seed), "searched_on": searched.description}
-    return choice.plan(sorted(heads), score or "search", chosen_by, calls, cost, weights_fingerprint(sites))
+    return choice.plan(sorted(heads), score or "search", chosen_by, calls, cost, weights_fingerprint(sites), loaded)
 
 
 def _verified_cost(check: Meter, heads: tuple[Head, ...], seed: int) -> dict[str, Any]:

@@ -104,7 +104,7 @@ def prune(
         inplace: cut the given module itself instead of a copy (no check against the masked model, no comparison).
         allow_other_weights: apply the plan to a model of the same structure with other weights.
         measure: also measure FLOPs and latency before and after.
-        evaluation: goes along to the checkpoint's card.
+        evaluation: goes along to the checkpoint's card; None takes the one of the plan's report.
     """
     loaded = plan.load() if model is None else load_model(model)
     sites = plan.check(loaded.model, allow_other_weights)
@@ -127,7 +127,7 @@ def prune(
         _check_equal(expected, readouts(pruned, batches[0]))
         if measure:
             result = replace(result, **_measured(loaded, pruned, batches[0], batches.tokens))
-    return PrunedModel(smaller, plan, cuts, result, pruned, evaluation)
+    return PrunedModel(smaller, plan, cuts, result, pruned, evaluation or plan.evaluation)
 
 
 def _cuts_of(model: Any) -> Any:

@@ -28,11 +28,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from oattn_hub.pruning.heads import bundles
 from oattn_hub.pruning.masks import masked_sites
-from oattn_hub.pruning.plan import Head, bundles
 from oattn_hub.pruning.scores.model import gate_gradients
 from oattn_hub.pruning.stacks import split, stacks
 from oattn_hub.pruning.tasks import Metric, divergence, probes
+from oattn_hub.records import Head
 
 if TYPE_CHECKING:
     from oattn_hub.pruning.evaluation import Evaluator

@@ -11,9 +11,9 @@ from oattn_hub.adapters import Adapter, AttentionSite, find_adapter
 from oattn_hub.adapters.layout import HeadAxis, HeadLayout, guess_layout
 from oattn_hub.errors import InvalidInput, SurgeryError
 from oattn_hub.files import fingerprint
-from oattn_hub.pruning.plan import Head as Head
-from oattn_hub.pruning.plan import structure_of
+from oattn_hub.pruning.heads import structure_of
 from oattn_hub.pruning.portable import indices
+from oattn_hub.records import Head as Head
 
 if TYPE_CHECKING:
     import torch

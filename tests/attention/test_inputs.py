@@ -16,6 +16,7 @@ from torch import nn
 from oattn_hub.attention import LoadedModel, calibration_inputs, capture_inputs, load_model
 from oattn_hub.errors import InvalidInput, LoadError, MissingDependency
 from oattn_hub.inputs.media import synthetic_image
+from oattn_hub.records import ModelInfo
 
 
 @pytest.fixture(scope="module")
@@ -160,7 +161,7 @@ def test_sounds(zoo: Any, tmp_path: Path) -> None:
 
     model, _ = zoo.BY_NAME["whisper"].build()
     extractor = WhisperFeatureExtractor(feature_size=16, chunk_length=1, hop_length=400)
-    loaded = LoadedModel(model, extractor, "tiny", None, "audio", "transformers", None)
+    loaded = LoadedModel(model, extractor, ModelInfo("tiny", library="transformers", modality="audio"))
     with wave.open(str(tmp_path / "a.wav"), "wb") as stream:
         stream.setparams((2, 2, 8000, 0, "NONE", ""))
         stream.writeframes(np.zeros(8000, dtype="<i2").tobytes())

@@ -16,7 +16,7 @@ from oattn_hub.attention import CalibrationInputs, load_model
 from oattn_hub.cli import main
 from oattn_hub.errors import InvalidInput
 from oattn_hub.pruning import evaluate
-from oattn_hub.pruning.plan import lowest
+from oattn_hub.pruning.heads import lowest
 from oattn_hub.pruning.tasks import CausalTask, LabelledTask, MaskedTask, RetrievalTask, find_task
 from oattn_hub.report import Report
 from oattn_hub.report.evaluation import EvaluationSection

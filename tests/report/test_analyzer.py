@@ -14,7 +14,8 @@ import torch
 from transformers import BertConfig, BertModel, T5Config, T5Model
 
 import oattn_hub as oh
-from oattn_hub import analyzer, runs
+from oattn_hub import analyzer
+from oattn_hub.analysis import cache
 from oattn_hub.cli import main
 from oattn_hub.errors import InvalidInput, LoadError
 from oattn_hub.report import Report
@@ -164,7 +165,7 @@ def test_a_second_call_does_not_even_load_the_model(
     def never(*_: Any, **__: Any) -> None:
         raise AssertionError("the model was loaded again")
 
-    monkeypatch.setattr("oattn_hub.attention.load_model", never)
+    monkeypatch.setattr("oattn_hub.models.load.load_model", never)
     again = oh.analyze(str(text_folder), batches=2, tokens=16, out=tmp_path / "out")
     assert again.fingerprint == first.fingerprint
     assert Report.load(tmp_path / "out").fingerprint == first.fingerprint
@@ -191,8 +192,8 @@ def test_changed_weights_data_or_code_are_noticed(
     model.save_pretrained(folder)
     third = oh.analyze(folder, data=text, batches=2, tokens=16)
     assert third.model.revision != second.model.revision
-    monkeypatch.setattr(runs, "code_fingerprint", lambda: "changed")
-    assert runs.Request(folder, text, {}, {}).answer() is None
+    monkeypatch.setattr(cache, "code_fingerprint", lambda: "changed")
+    assert cache.Request(folder, text, {}, {}).answer() is None
 
 
 def test_a_damaged_cache_is_made_again(bert_folder: Path, inputs: list[dict[str, Any]], home: Path) -> None:
@@ -205,9 +206,9 @@ def test_a_damaged_cache_is_made_again(bert_folder: Path, inputs: list[dict[str,
 def test_the_cache_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("OATTN_HOME")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert runs.home() == tmp_path / "oattn_hub"
+    assert cache.home() == tmp_path / "oattn_hub"
     monkeypatch.delenv("XDG_CACHE_HOME")
-    assert runs.home() == Path("~/.cache/oattn_hub").expanduser()
+    assert cache.home() == Path("~/.cache/oattn_hub").expanduser()
 
 
 @pytest.mark.parametrize(
@@ -304,3 +305,38 @@ def test_the_command_in_the_report_makes_it_again(text_folder: Path, tmp_path: P
     assert words[0] == "oattn"
     assert main([*words[1:], "--out", str(tmp_path)]) == 0
     assert Report.load(tmp_path).fingerprint == report.fingerprint
+
+
+def test_a_report_from_a_store_has_the_numbers_of_the_one_call(
+    bert_folder: Path, inputs: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    at_once = oh.analyze(bert_folder, data=inputs, kind="scores", theory=True)
+    analyzer = oh.Analyzer(kind="scores", theory=True)
+    loaded = oh.load_model(bert_folder)
+    store = analyzer.capture(loaded, calibration_inputs(loaded, inputs, batches=4), tmp_path / "store")
+    del loaded
+    for source in (oh.AttentionStore.open(store.folder), str(store.folder)):  # as on another day, without the model
+        later = analyzer.run(source)
+        same = replace(later, provenance=replace(later.provenance, command=at_once.provenance.command))
+        assert same.fingerprint == at_once.fingerprint
+
+
+def test_one_store_serves_several_analyzers(
+    bert_folder: Path, inputs: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    loaded = oh.load_model(bert_folder)
+    with oh.capture(loaded, kinds=("scores", "probs"), store=tmp_path / "store") as store:
+        for batch in calibration_inputs(loaded, inputs, batches=2):
+            loaded.forward(batch)
+    kinds = [oh.Analyzer(kind=kind).run(store).settings.kind for kind in ("scores", "probs")]
+    assert kinds == ["scores", "probs"]
+    with pytest.raises(InvalidInput, match=r"holds scores, probs and not logits"):
+        oh.Analyzer(kind="logits").run(store)
+
+
+def test_a_model_with_its_tokenizer_is_analysed_as_a_pair(text_folder: Path) -> None:
+    loaded = oh.load_model(text_folder)
+    report = oh.analyze((loaded.model, loaded.processor), batches=2, tokens=16)
+    assert report.settings.tokens == 16
+    with pytest.raises(InvalidInput, match=r"A tuple of 3 .*give \(model, tokenizer\)"):
+        oh.analyze((1, 2, 3))

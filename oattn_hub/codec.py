@@ -1,0 +1,148 @@
+"""Dataclasses to JSON and back, by their annotations: what is written can be read, and nothing else is.
+
+Every file of ours goes through here, so that an unknown field, a missing one or one of the wrong type is one clear
+error wherever it stands. Numbers that JSON does not have (NaN, infinities) are written as texts.
+
+>>> from dataclasses import dataclass
+>>> @dataclass(frozen=True)
+... class Point:
+...     x: float
+...     name: str = ""
+>>> encode(Point(1.5))
+{'x': 1.5, 'name': ''}
+>>> decode(Point, {"x": 2})
+Point(x=2.0, name='')
+>>> decode(Point, {"x": "two"})
+Traceback (most recent call last):
+oattn_hub.errors.FormatError: Point.x is 'two', expected a number.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, fields, is_dataclass
+from functools import cache
+from typing import Any, TypeVar
+
+from oattn_hub.errors import FormatError
+
+Record = TypeVar("Record")
+
+_NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+_NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: "a text", type(None): "null"}
+
+
+def encode(value: Any) -> Any:
+    """Plain JSON values of a dataclass, or of anything that one may hold."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {item.name: encode(getattr(value, item.name)) for item in fields(value)}
+    if isinstance(value, Mapping):
+        return {str(name): encode(entry) for name, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [encode(entry) for entry in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return next(name for name, number in _NOT_FINITE.items() if repr(number) == repr(float(value)))
+    return value
+
+
+def decode(record: type[Record], value: Any, place: str = "", leave_out: tuple[str, ...] = ()) -> Record:
+    """The dataclass back from what :func:`encode` gave.
+
+    Args:
+        record: The dataclass.
+        value: What was read.
+        place: Its name in errors.
+        leave_out: Fields that no file may set; they keep their defaults.
+    """
+    where = place or record.__name__
+    if not isinstance(value, Mapping):
+        raise FormatError(f"{where} is {_shown(value)}, expected an object with named fields.")
+    hints = _hints(typing.cast(Any, record), leave_out)
+    if unknown := sorted(str(name) for name in value if name not in hints):
+        raise FormatError(f"{where} has unknown fields {unknown}; known are {sorted(hints)}.")
+    required = [item.name for item in fields(record) if item.default is MISSING and item.default_factory is MISSING]  # type: ignore[arg-type]
+    if missing := [name for name in required if name not in value]:
+        raise FormatError(f"{where} lacks {', '.join(missing)}.")
+    return record(**{name: _decode(hints[name], entry, f"{where}.{name}") for name, entry in value.items()})
+
+
+@cache
+def _hints(record: Any, leave_out: tuple[str, ...]) -> dict[str, Any]:
+    """The fields' types; those left out are not looked at, they may be known to type checkers only."""
+    found: dict[str, Any] = {}
+    for item in fields(record):
+        if item.init and item.name not in leave_out:
+            owner = next(cls for cls in record.__mro__ if item.name in vars(cls).get("__annotations__", {}))
+            one = types.SimpleNamespace(__annotations__={item.name: item.type})
+            found |= typing.get_type_hints(one, vars(sys.modules[owner.__module__]))
+    return found
+
+
+def _decode(hint: Any, value: Any, where: str) -> Any:
+    if hint is Any:
+        return value
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        return _decode_union(arguments, value, where)
+    if origin is typing.Literal:
+        if value not in arguments or isinstance(value, bool):
+            raise FormatError(f"{where} is {_shown(value)}, expected one of {list(arguments)}.")
+        return value
+    if is_dataclass(hint):
+        return decode(typing.cast(type[Any], hint), value, where)
+    if origin in (tuple, list) or origin is Sequence:
+        return _decode_sequence(origin, arguments, value, where)
+    if origin in (dict, Mapping):
+        if not isinstance(value, Mapping):
+            raise FormatError(f"{where} is {_shown(value)}, expected an object with named entries.")
+        return {str(name): _decode(arguments[1], entry, f"{where}.{name}") for name, entry in value.items()}
+    return _decode_plain(hint, value, where)
+
+
+def _decode_union(choices: tuple[Any, ...], value: Any, where: str) -> Any:
+    if value is None and type(None) in choices:
+        return None
+    errors = []
+    for choice in choices:
+        try:
+            if choice is not type(None):
+                return _decode(choice, value, where)
+        except FormatError as error:
+            errors.append(error)
+    raise errors[0]
+
+
+def _decode_sequence(origin: Any, arguments: tuple[Any, ...], value: Any, where: str) -> Any:
+    if not isinstance(value, list | tuple):
+        raise FormatError(f"{where} is {_shown(value)}, expected a list.")
+    if origin is tuple and not (len(arguments) == 2 and arguments[1] is Ellipsis):
+        if len(value) != len(arguments):
+            raise FormatError(f"{where} has {len(value)} entries, expected {len(arguments)}.")
+        hints: Sequence[Any] = arguments
+    else:
+        hints = [arguments[0]] * len(value)
+    found = [_decode(hint, entry, f"{where}[{index}]") for index, (hint, entry) in enumerate(zip(hints, value))]  # noqa: B905
+    return found if origin is list else tuple(found)
+
+
+def _decode_plain(hint: Any, value: Any, where: str) -> Any:
+    if hint is float:
+        if isinstance(value, str) and value in _NOT_FINITE:
+            return _NOT_FINITE[value]
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            try:
+                return float(value)
+            except OverflowError as error:
+                raise FormatError(f"{where} is a number too large to be read.") from error
+    elif type(value) is hint:
+        return value
+    raise FormatError(f"{where} is {_shown(value)}, expected {_NAMES.get(hint, hint)}.")
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,0 +1,82 @@
+"""Who a model is: names that may be published, Hub ids, fingerprints, the licence."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from oattn_hub.files import fingerprint, sha256_file
+
+if TYPE_CHECKING:
+    from torch import nn
+
+_HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*", re.ASCII)
+_WEIGHTS = ("*.safetensors", "*.gguf", "*.bin")
+
+
+def is_hub_id(text: str) -> bool:
+    """Whether the text has the form of a repo's name on the Hub.
+
+    >>> is_hub_id("google-bert/bert-base-uncased"), is_hub_id("bert"), is_hub_id("../models/bert")
+    (True, False, False)
+    """
+    return _HUB_ID.fullmatch(text) is not None
+
+
+def is_hub_repo(source: str) -> bool:
+    """Whether ``source`` names a repo on the Hub and no folder here."""
+    return is_hub_id(source) and not Path(source).exists()
+
+
+def public_name(source: str) -> str:
+    """A Hub id as it is, a folder by its last two names: reports are published, home directories are not."""
+    folder = Path(source)
+    return "/".join(folder.resolve().parts[-2:]) if folder.is_dir() else source
+
+
+def content_fingerprint(folder: Path) -> str:
+    """SHA-256 over the weights and the config of a model's folder."""
+    files = [path for pattern in (*_WEIGHTS, "config.json") for path in sorted(folder.glob(pattern))]
+    return fingerprint([[path.name, sha256_file(path)] for path in files])
+
+
+def weights_fingerprint(model: nn.Module) -> str:
+    """SHA-256 of the weights of a module that came without a name."""
+    parts: list[Any] = [type(model).__qualname__]
+    for name, value in model.state_dict().items():
+        parts += [name, value.detach().cpu().float().numpy()]
+    return fingerprint(*parts)
+
+
+def batch_fingerprint(*batches: Mapping[str, Any]) -> str:
+    """SHA-256 of the tensors a model was given, by name; other arguments do not count."""
+    from torch import Tensor
+
+    parts: list[Any] = []
+    for batch in batches:
+        for name, value in sorted(batch.items()):
+            if isinstance(value, Tensor) and not value.is_nested:
+                parts += [name, value.detach().cpu().float().numpy()]
+    return fingerprint(*parts)
+
+
+def license_of(source: str | None, **hub_options: Any) -> str | None:
+    """What the card of a folder or of a Hub repo says; None where there is no card, or it does not say.
+
+    Args:
+        source: A folder or a Hub id.
+        hub_options: Arguments of ``hf_hub_download``: revision, token, cache_dir, local_files_only.
+    """
+    from huggingface_hub import ModelCard, hf_hub_download
+
+    if source is None:
+        return None
+    card = Path(source) / "README.md"
+    try:
+        if is_hub_repo(source):
+            card = Path(hf_hub_download(source, "README.md", **hub_options))
+        return ModelCard.load(card).data.license if card.is_file() else None
+    except (OSError, ValueError):  # no card, no connection, or front matter that is not valid: not worth failing for
+        return None
