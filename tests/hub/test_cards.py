@@ -160,8 +160,8 @@ def evaluation() -> EvaluationSection:
 def checkpoint_card(folder: Path, evaluation: EvaluationSection | None = None, **plan: Any) -> ModelCard:
     """The card of a checkpoint without its weights: only what the plan and the measurements say."""
     base = {
-        "heads": [[0, 1]], "n_heads": 4, "structure": "s", "model_id": "someone/base", "source": "someone/base",
-        "revision": "c" * 40,
+        "heads": [[0, 1]], "n_heads": 4, "structure": "s",
+        "model": {"id": "someone/base", "source": "someone/base", "revision": "c" * 40},
     }  # fmt: skip
     result = {"heads_before": 4, "heads_after": 3, "parameters_before": 100, "parameters_after": 90}
     manifest = {"variant": "cut", "library": "transformers", "class": "BertForMaskedLM", "oattn_hub": "1"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from oattn_hub import analyzer
 from oattn_hub.analysis import cache
 from oattn_hub.cli import main
 from oattn_hub.errors import InvalidInput, LoadError
+from oattn_hub.inputs import calibration_inputs
 from oattn_hub.report import Report
 
 FILES = ("report.json", "report.safetensors", "report.html")
@@ -321,9 +323,7 @@ def test_a_report_from_a_store_has_the_numbers_of_the_one_call(
         assert same.fingerprint == at_once.fingerprint
 
 
-def test_one_store_serves_several_analyzers(
-    bert_folder: Path, inputs: list[dict[str, Any]], tmp_path: Path
-) -> None:
+def test_one_store_serves_several_analyzers(bert_folder: Path, inputs: list[dict[str, Any]], tmp_path: Path) -> None:
     loaded = oh.load_model(bert_folder)
     with oh.capture(loaded, kinds=("scores", "probs"), store=tmp_path / "store") as store:
         for batch in calibration_inputs(loaded, inputs, batches=2):
