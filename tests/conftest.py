@@ -9,6 +9,7 @@ from functools import cache
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -93,6 +94,19 @@ def shared_data() -> Path:
     if not folder.is_dir():
         pytest.skip("no data beside the project; name its folder with OATTN_DATA")
     return folder
+
+
+@pytest.fixture(scope="session")
+def same_weights() -> Callable[[Any, Any], bool]:
+    """Whether two models have the same weights, bit for bit, under the same names."""
+
+    def same(one: Any, other: Any) -> bool:
+        import torch
+
+        ours, theirs = one.state_dict(), other.state_dict()
+        return ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+    return same
 
 
 @cache

@@ -104,17 +104,20 @@ def test_report_round_trip(report: Any, tmp_path: Path) -> None:
     assert oh.load_report(tmp_path / "report").heads == report.heads
 
 
-def test_plan_apply_save_and_load(report: Any, tmp_path: Path) -> None:
+def test_plan_apply_save_and_load(report: Any, tmp_path: Path, same_weights: Any) -> None:
     import torch
+
+    from oattn_hub.models.aligned import FEW_UNITS, units_apart
 
     plan = report.plan(fraction=0.2)
     assert len(plan.heads) == round(0.2 * 18)
     pruned = plan.apply(model=None)
     pruned.save_pretrained(tmp_path / "pruned")
     again = oh.from_pretrained(tmp_path / "pruned")
+    assert same_weights(again, pruned.model)
     ids = torch.arange(12)[None]
     with torch.no_grad():
-        assert torch.equal(again(input_ids=ids)[0], pruned.model.eval()(input_ids=ids)[0])
+        assert units_apart(again(input_ids=ids)[0], pruned.model.eval()(input_ids=ids)[0]) <= FEW_UNITS
 
 
 def test_a_plan_by_hand_masks_like_it_cuts(folder: Path) -> None:

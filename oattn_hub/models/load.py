@@ -14,6 +14,7 @@ from torch import nn
 from oattn_hub.errors import InvalidInput, LoadError, MissingDependency, OattnError
 from oattn_hub.files import read_json
 from oattn_hub.models import find_model_class, register_models
+from oattn_hub.models.aligned import align_weights
 from oattn_hub.models.identify import (
     content_fingerprint,
     license_of,
@@ -152,13 +153,15 @@ def load_model(
         source, revision, token, cache_dir, local_files_only, trust_remote_code, allow_pickle, gguf_file, task
     )
     try:
-        return _load(request)
+        loaded = _load(request)
     except OattnError:
         raise
     except ImportError as error:
         raise MissingDependency(f"Loading {source} needs a package that is not installed: {error}") from error
     except Exception as error:  # the Hub libraries raise a dozen unrelated classes for "it cannot be loaded"
         raise LoadError(_explain(request, error)) from error
+    align_weights(loaded.model)
+    return loaded
 
 
 def _load(request: _Request) -> LoadedModel:

@@ -24,6 +24,7 @@ from torch import nn
 from oattn_hub import __version__
 from oattn_hub.errors import FormatError, InvalidInput, LoadError, SurgeryError
 from oattn_hub.files import read_json, sha256_file, write_json, write_text
+from oattn_hub.models.aligned import align_weights
 from oattn_hub.pruning import portable
 from oattn_hub.pruning.modeling_file import auto_map, timm_source, transformers_source
 from oattn_hub.pruning.pruned import PRUNING_KEY, PrunedModel
@@ -122,7 +123,7 @@ def load_pruned(folder: str | Path, model: nn.Module | None = None) -> nn.Module
     from safetensors.torch import load_file
 
     fresh.load_state_dict(load_file(where / _WEIGHTS))
-    return fresh.eval()
+    return align_weights(fresh.eval())
 
 
 def inflate(state: Mapping[str, torch.Tensor], cuts: CutList) -> dict[str, torch.Tensor]:
@@ -173,8 +174,7 @@ def _load_transformers(folder: Path, manifest: Mapping[str, Any]) -> nn.Module:
 
     model = type(base.__name__, (base,), {"__init__": build}).from_pretrained(folder)  # type: ignore[attr-defined]
     model.__class__ = base  # the subclass was only there to cut before the weights came
-    loaded: nn.Module = model.eval()
-    return loaded
+    return align_weights(model.eval())
 
 
 def _save_module(

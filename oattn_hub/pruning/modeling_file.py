@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 from typing import Any
 
+from oattn_hub.models.aligned import align_weights
 from oattn_hub.pruning import portable
 
 _TRANSFORMERS_CLASS = '''
@@ -15,6 +17,12 @@ class Pruned{name}({name}):
     def __init__(self, config, *args, **kwargs):
         super().__init__(config, *args, **kwargs)
         apply_cuts(self, config.oattn_pruning, prefix="{prefix}")
+
+    @classmethod
+    def from_pretrained(cls, *args, **kwargs):
+        loaded = super().from_pretrained(*args, **kwargs)
+        align_weights(loaded[0] if isinstance(loaded, tuple) else loaded)
+        return loaded
 '''
 
 _TIMM_LOADER = '''
@@ -32,12 +40,12 @@ def create_model(folder, **options):
     model = timm.create_model(config["architecture"], pretrained=False, **arguments)
     apply_cuts(model, config["oattn_pruning"])
     model.load_state_dict(load_file(Path(folder) / "model.safetensors"))
-    return model.eval()
+    return align_weights(model.eval())
 '''
 
 
 def _engine() -> str:
-    return Path(portable.__file__).read_text(encoding="utf-8")
+    return Path(portable.__file__).read_text(encoding="utf-8") + "\n\n" + inspect.getsource(align_weights)
 
 
 def timm_source() -> str:

@@ -12,6 +12,7 @@ from torch import nn
 
 from oattn_hub.attention import load_model
 from oattn_hub.errors import InvalidInput, LoadError
+from oattn_hub.models.aligned import FEW_UNITS, units_apart
 
 
 @pytest.fixture
@@ -59,7 +60,7 @@ def test_a_timm_folder(zoo: Any, tmp_path: Path) -> None:
     save_for_hf(model, tmp_path, model_config={"model_args": arguments}, safe_serialization=True)
     loaded = load_model(tmp_path)
     assert (loaded.library, loaded.modality) == ("timm", "image")
-    assert torch.equal(loaded.forward(inputs), model(**inputs))
+    assert units_apart(loaded.forward(inputs), model(**inputs)) <= FEW_UNITS
 
 
 def test_modules(zoo: Any) -> None:

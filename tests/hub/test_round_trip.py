@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from oattn_hub.local_hub import LocalHub
+from oattn_hub.models.aligned import FEW_UNITS
 
 Run = Callable[..., str]
 BERT = """
@@ -84,7 +85,7 @@ def test_the_cards_of_the_checkpoints(published: SimpleNamespace) -> None:
 
 
 def test_what_was_published_computes_the_same_elsewhere(published: SimpleNamespace, run_client: Run) -> None:
-    """The snippets of the cards, run in a fresh process: the cut model bit for bit."""
+    """The snippets of the cards, run in a fresh process: the cut model to a few units in the last place."""
     checks = """
 from safetensors.torch import load_file
 expected = load_file({path!r})
@@ -92,8 +93,9 @@ def check(model, name, exact):
     given, wanted = (expected["tokens"], expected["bert"]) if name == "bert" else (expected["image"], expected["vit"])
     found = model.eval()(given)
     found = found.last_hidden_state if name == "bert" else found
-    assert torch.equal(found, wanted) if exact else torch.allclose(found, wanted, atol=1e-5)
-""".format(path=str(published.folder / "expected.safetensors"))
+    few = {few} * torch.finfo(wanted.dtype).eps * wanted.abs().max()  # oattn_hub may be away here
+    assert (found - wanted).abs().max() <= (few if exact else 1e-5)
+""".format(path=str(published.folder / "expected.safetensors"), few=FEW_UNITS)
     ours = [("bert-cut", 0), ("bert-masked", 0), ("vit", 0)]
     plain = [("bert-cut", 1), ("bert-masked", 1), ("vit", 1)]
     for name, chosen, before in (("with", ours, ""), ("without", plain, "sys.modules['oattn_hub'] = None\n")):
@@ -167,6 +169,6 @@ def test_an_ordinary_model_goes_round_in_both_modes(hub: LocalHub, run_client: R
     code = f"""{BERT}
 model.push_to_hub("me/plain")
 again = BertModel.from_pretrained("me/plain", cache_dir={str(tmp_path / "other-cache")!r})
-assert torch.equal(model(tokens).last_hidden_state, again(tokens).last_hidden_state)
+assert all(torch.equal(one, other) for one, other in zip(model.parameters(), again.parameters(), strict=True))
 """
     run_client(hub, code)

@@ -12,6 +12,7 @@ import torch
 
 from oattn_hub.attention import load_model
 from oattn_hub.errors import SurgeryError
+from oattn_hub.models.aligned import FEW_UNITS, units_apart
 from oattn_hub.pruning import PruningPlan, load_pruned, masked
 from oattn_hub.pruning.portable import apply_cuts
 from oattn_hub.pruning.pruned import prune
@@ -59,11 +60,11 @@ def test_cut_equals_masked(specimen: Any) -> None:
     smaller = copy.deepcopy(model)
     cuts = cut(smaller, heads)
     assert (said(smaller, inputs) - expected).abs().max() <= 1e-5
-    assert torch.equal(said(copy.deepcopy(smaller), inputs), said(smaller, inputs))
+    assert units_apart(said(copy.deepcopy(smaller), inputs), said(smaller, inputs)) <= FEW_UNITS
     rebuilt, _ = specimen.build()
     apply_cuts(rebuilt, json.loads(json.dumps(cuts)))
     rebuilt.load_state_dict(smaller.state_dict())
-    assert torch.equal(said(rebuilt, inputs), said(smaller, inputs)), "what a checkpoint would load differs"
+    assert units_apart(said(rebuilt, inputs), said(smaller, inputs)) <= FEW_UNITS, "a checkpoint would load another"
     n_parameters = [sum(p.numel() for p in m.parameters()) for m in (model, smaller)]
     assert n_parameters[1] < n_parameters[0]
 
@@ -71,11 +72,15 @@ def test_cut_equals_masked(specimen: Any) -> None:
 @pytest.mark.parametrize(
     "name", ["bert", "gpt2", "llama", "t5", "swin", "whisper", "clip", "xlnet", "bloom", "transfo-xl"]
 )
-def test_reloaded_is_bit_identical(zoo: Any, name: str, tmp_path: Any) -> None:
+def test_reloaded_weights_are_bit_identical_and_so_is_the_model_to_a_few_units(
+    zoo: Any, same_weights: Any, name: str, tmp_path: Any
+) -> None:
     model, inputs = zoo.BY_NAME[name].build()
     pruned = prune(PruningPlan.from_heads(model, some_heads(model)), model, inputs=[inputs], measure=False)
     pruned.save_pretrained(tmp_path / "cut")
-    assert torch.equal(said(load_pruned(tmp_path / "cut"), inputs), said(pruned.model, inputs))
+    again = load_pruned(tmp_path / "cut")
+    assert same_weights(again, pruned.model)
+    assert units_apart(said(again, inputs), said(pruned.model, inputs)) <= FEW_UNITS
     pruned.save_pretrained(tmp_path / "masked", variant="masked")
     original_shape = load_model(tmp_path / "masked").model
     assert {k: v.shape for k, v in original_shape.state_dict().items()} == {
