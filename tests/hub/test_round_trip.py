@@ -106,6 +106,26 @@ def check(model, name, exact):
         run_client(published.hub, code, home=name)
 
 
+def test_what_one_way_of_loading_loads_all_load(published: SimpleNamespace, run_client: Run, tmp_path: Path) -> None:
+    """Plain and pruned, folder and repo: the loader, the loader of checkpoints, the analyzer."""
+    code = f"""{BERT}
+import oattn_hub as oh
+model.save_pretrained({str(tmp_path / "plain")!r})
+model.push_to_hub("me/plain")
+pruned = oh.from_pretrained("me/bert-cut")
+data = [{{"input_ids": tokens}}]
+for source, whole in (({str(tmp_path / "plain")!r}, model), ("me/plain", model), ("me/bert-cut", pruned)):
+    expected = whole(tokens).last_hidden_state
+    loaded = oh.load_model(source)
+    for found in (loaded.model, oh.from_pretrained(source)):
+        assert torch.allclose(found(tokens).last_hidden_state, expected, atol=1e-5), source
+    report = oh.analyze(source, data=data)
+    assert (report.model.source, report.model.revision) == (loaded.source, loaded.revision)
+    assert len(report.heads) == (12 if whole is model else 9)
+"""
+    run_client(published.hub, code)
+
+
 def test_transformers_refuses_a_cut_checkpoint_without_its_code(published: SimpleNamespace, tmp_path: Path) -> None:
     from transformers import BertModel
 
