@@ -16,10 +16,10 @@ if __name__ != "oattn_hub.adapters":
     raise ImportError("Import this package as oattn_hub.adapters; the top-level name 'adapters' belongs to AdapterHub.")
 
 from oattn_hub.adapters.base import Adapter as Adapter
-from oattn_hub.adapters.base import AttentionSite as AttentionSite
-from oattn_hub.adapters.registry import find_adapter as find_adapter
+from oattn_hub.adapters.registry import adapt as adapt
 from oattn_hub.adapters.registry import get_adapter as get_adapter
 from oattn_hub.adapters.registry import list_adapters as list_adapters
 from oattn_hub.adapters.registry import register as register
+from oattn_hub.adapters.site import AttentionSite as AttentionSite
 
-__all__ = ["Adapter", "AttentionSite", "find_adapter", "get_adapter", "list_adapters", "register"]
+__all__ = ["Adapter", "AttentionSite", "adapt", "get_adapter", "list_adapters", "register"]

@@ -3,52 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
-from oattn_hub.adapters.base import Adapter, AttentionSite
+from oattn_hub.adapters.base import Adapter
+from oattn_hub.adapters.site import AttentionSite
 
 if TYPE_CHECKING:
     from torch import nn
 
 
 class CompositeAdapter(Adapter):
-    """Several families side by side, called ``first+second``; every module is served by the part that knows it.
+    """Several families side by side, called ``first+second``; every module is served by the part that knows it."""
 
-    Layouts are found under ``part.kind``, so that two parts may use one name for different things.
-    """
+    def __init__(self, parts: Sequence[type[Adapter]], model: nn.Module | None = None) -> None:
+        super().__init__(model)
+        self.families = tuple(parts)
+        self.parts = [family(model) for family in parts]
+        self.name = "+".join(family.name for family in parts)
+        self.description = "; ".join(family.description for family in parts)
 
-    def __init__(self, parts: Sequence[Adapter]) -> None:
-        self.parts = tuple(parts)
-        self.name = "+".join(part.name for part in parts)
-        self.description = "; ".join(part.description for part in parts)
-        self.masked_below = max(part.masked_below for part in parts)
-        self.streams = next((part.streams for part in parts if part.streams), ())
-        self.layout = {
-            f"{part.name}.{key}": layout
-            for part in parts
-            for key, layout in (part.layout.items() if isinstance(part.layout, dict) else [("", part.layout)])
-        }
+    def bind(self, model: nn.Module) -> CompositeAdapter:
+        """The same families for another model."""
+        return CompositeAdapter(self.families, model)
 
-    def claims(self, model: nn.Module) -> int:
-        """The sum over the parts."""
-        return sum(part.claims(model) for part in self.parts)
-
-    def sites_at(self, model: nn.Module, name: str, module: nn.Module, first_layer: int) -> list[AttentionSite]:
-        """The layers of the first part that knows the module."""
-        for part in self.parts:
-            sites = part.sites_at(model, name, module, first_layer)
-            if sites:
-                return [replace(site, kind=f"{part.name}.{_layout_key(part, site)}") for site in sites]
-        return []
-
-    def not_attention(self, model: nn.Module) -> dict[str, str]:
+    @cached_property
+    def left_out(self) -> dict[str, str]:
         """What any part leaves out."""
-        return {name: reason for part in self.parts for name, reason in part.not_attention(model).items()}
+        return {name: reason for part in self.parts for name, reason in part.left_out.items()}
 
+    def claims(self) -> int:
+        """The sum over the parts."""
+        return sum(part.claims() for part in self.parts)
 
-def _layout_key(part: Adapter, site: AttentionSite) -> str:
-    """A part's layouts go by group or by kind; a part with a single layout needs no key."""
-    if not isinstance(part.layout, dict):
-        return ""
-    return site.group if site.group in part.layout else site.kind
+    def sites_at(self, name: str, module: nn.Module, first_layer: int) -> list[AttentionSite]:
+        """The layers of the first part that knows the module."""
+        found = (part.sites_at(name, module, first_layer) for part in self.parts)
+        return next((sites for sites in found if sites), [])

@@ -27,7 +27,7 @@ class GenericAdapter(Adapter):
         "*": "self",  # which of the two it is, a module's name does not say
     }
 
-    def claims(self, model: nn.Module) -> int:
+    def claims(self) -> int:
         """Nothing: it serves only when no family does."""
         return 0
 

@@ -40,7 +40,7 @@ _NATIVE = (
     "xlnet",
 )
 
-_REGISTRY: dict[str, Adapter] = {}
+_REGISTRY: dict[str, type[Adapter]] = {}
 
 AdapterClass = TypeVar("AdapterClass", bound=type[Adapter])
 
@@ -50,9 +50,9 @@ def register(adapter_class: AdapterClass) -> AdapterClass:
     name = adapter_class.name
     if name in _REGISTRY:
         raise AdapterError(
-            f"There is already an adapter called {name!r} ({type(_REGISTRY[name]).__qualname__}). Choose another name."
+            f"There is already an adapter called {name!r} ({_REGISTRY[name].__qualname__}). Choose another name."
         )
-    _REGISTRY[name] = adapter_class()
+    _REGISTRY[name] = adapter_class
     return adapter_class
 
 
@@ -62,36 +62,47 @@ def list_adapters(pattern: str = "*") -> list[str]:
     return sorted(name for name in _REGISTRY if fnmatchcase(name, pattern))
 
 
-def get_adapter(name: str) -> Adapter:
-    """The adapter of that name."""
+def get_adapter(name: str) -> type[Adapter]:
+    """The adapter class of that name."""
     _load_all()
-    if "+" in name:
-        return CompositeAdapter([get_adapter(part) for part in name.split("+")])
     if name not in _REGISTRY:
         raise AdapterError(f"No adapter is called {name!r}. Known: {', '.join(list_adapters())}.")
     return _REGISTRY[name]
 
 
-def find_adapter(model: nn.Module, name: str | None = None) -> Adapter:
-    """The adapter that serves ``model``: the one named, or the one that knows its modules.
+def adapt(model: nn.Module, adapter: str | Adapter | type[Adapter] | None = None) -> Adapter:
+    """The adapter that serves ``model``, bound to it: the one given, or the one that knows its modules.
 
     A model whose parts belong to several families gets them all (``clip+torch``); a model no family describes falls to
     ``generic``; a model without attention raises.
+
+    >>> import torch
+    >>> [site.n_heads for site in adapt(torch.nn.TransformerEncoderLayer(16, nhead=2)).sites]
+    [2]
     """
-    adapter = get_adapter(name) if name is not None else _best_match(model)
-    if not adapter.sites(model) and not adapter.not_attention(model):
+    bound = _bind(model, _best_match(model) if adapter is None else adapter)
+    if not bound.sites and not bound.left_out:
         raise AdapterError(
-            f"Adapter {adapter.name!r} finds no attention in {type(model).__qualname__}. If the model has attention, "
+            f"Adapter {bound.name!r} finds no attention in {type(model).__qualname__}. If the model has attention, "
             "describe it with a subclass of oattn_hub.adapters.Adapter and @oattn_hub.adapters.register."
         )
-    return adapter
+    return bound
 
 
-def _best_match(model: nn.Module) -> Adapter:
+def _bind(model: nn.Module, adapter: str | Adapter | type[Adapter]) -> Adapter:
+    if isinstance(adapter, Adapter):
+        return adapter if adapter._model is model else adapter.bind(model)
+    if not isinstance(adapter, str):
+        return adapter(model)
+    families = [get_adapter(part) for part in adapter.split("+")]
+    return families[0](model) if len(families) == 1 else CompositeAdapter(families, model)
+
+
+def _best_match(model: nn.Module) -> str:
     _load_all()
-    claims = {name: adapter.claims(model) for name, adapter in sorted(_REGISTRY.items())}
+    claims = {name: family(model).claims() for name, family in sorted(_REGISTRY.items())}
     claimed = sorted((name for name in claims if claims[name]), key=lambda name: -claims[name])
-    return get_adapter("+".join(claimed) if claimed else "generic")
+    return "+".join(claimed) if claimed else "generic"
 
 
 @cache

@@ -13,6 +13,7 @@ from oattn_hub.lazy import lazy_exports
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from oattn_hub.adapters import adapt as adapt
     from oattn_hub.analyzer import Analyzer as Analyzer
     from oattn_hub.analyzer import analyze as analyze
     from oattn_hub.attention import AttentionStore as AttentionStore
@@ -34,6 +35,7 @@ _EXPORTS = {
     "OattnError": "oattn_hub.errors",
     "PruningPlan": "oattn_hub.pruning",
     "Report": "oattn_hub.report",
+    "adapt": "oattn_hub.adapters",
     "analyze": "oattn_hub.analyzer",
     "capture": "oattn_hub.attention",
     "compare": "oattn_hub.report",

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 from oattn_hub.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from oattn_hub.attention.recorder import capture as capture
-    from oattn_hub.attention.recorder import capture_inputs as capture_inputs
+    from oattn_hub.attention.capturing import capture as capture
+    from oattn_hub.attention.capturing import capture_inputs as capture_inputs
+    from oattn_hub.attention.memory import MemoryStore as MemoryStore
     from oattn_hub.attention.store import AttentionStore as AttentionStore
     from oattn_hub.attention.store import HeadRecord as HeadRecord
     from oattn_hub.attention.store import StoreInfo as StoreInfo
@@ -26,10 +27,11 @@ _EXPORTS = {
     "CalibrationInputs": "oattn_hub.inputs.calibration",
     "HeadRecord": "oattn_hub.attention.store",
     "LoadedModel": "oattn_hub.models.load",
+    "MemoryStore": "oattn_hub.attention.memory",
     "StoreInfo": "oattn_hub.attention.store",
     "calibration_inputs": "oattn_hub.inputs.calibration",
-    "capture": "oattn_hub.attention.recorder",
-    "capture_inputs": "oattn_hub.attention.recorder",
+    "capture": "oattn_hub.attention.capturing",
+    "capture_inputs": "oattn_hub.attention.capturing",
     "load_model": "oattn_hub.models.load",
 }
 

@@ -1,47 +1,102 @@
-"""Standing around a module while it runs.
+"""Torch's own forward hooks around the modules of a model, taken off together.
 
-Not torch's forward hooks: an encoder layer of torch that has one leaves its fused fast path, and its output changes in
-the last bits. A module's ``forward`` is surrounded instead, and put back when the block ends.
+``nn.TransformerEncoder``, its layers and ``nn.MultiheadAttention`` leave their fused fast path when they, or a module
+inside them, have hooks of their own, and their output then changes in its last bits. Hooks for all modules of the
+process do not count there: these modules are seen through one such hook, registered only if the model has any.
 """
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import sys
+from collections.abc import Callable, Iterable
+from types import FrameType
 from typing import Any
 
+import torch
 from torch import nn
+from torch.utils.hooks import RemovableHandle
 
-Forward = Callable[..., Any]
-#: Called with the original forward, its positional and its keyword arguments; returns what the module returns.
-Around = Callable[[Forward, tuple[Any, ...], dict[str, Any]], Any]
+#: Torch modules with a fused fast path that they leave when they are watched.
+FAST_PATH = (nn.TransformerEncoder, nn.TransformerEncoderLayer, nn.MultiheadAttention)
+
+#: module, positional arguments, keyword arguments (empty for modules with a fast path)
+Before = Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], None]
+#: module, positional arguments, keyword arguments, whether forward ended well
+After = Callable[[nn.Module, tuple[Any, ...], dict[str, Any], bool], None]
 
 
-@contextmanager
-def surrounded(module: nn.Module, around: Around) -> Iterator[None]:
-    """Let ``around`` run whenever ``module`` runs, until the block ends.
+_NOT_ENTERED = RuntimeError()
 
-    >>> import torch
-    >>> layer, seen = torch.nn.Identity(), []
-    >>> with surrounded(layer, lambda forward, args, kwargs: seen.append(args) or forward(*args, **kwargs)):
-    ...     layer(1)
-    1
-    >>> layer(2), seen
-    (2, [(1,)])
+
+class ForwardHooks:
+    """Calls ``before`` and ``after`` around every forward of some modules, until :meth:`remove`.
+
+    Several sets of hooks on one module nest: the last one registered is the innermost.
+
+    >>> layer, seen = nn.Identity(), []
+    >>> def before(module, args, kwargs): seen.append(args)
+    >>> def after(module, args, kwargs, well): seen.append(well)
+    >>> hooks = ForwardHooks([layer], before, after)
+    >>> layer(1), hooks.remove(), layer(2), seen
+    (1, None, 2, [(1,), True])
     """
-    forward = module.forward
-    own = module.__dict__.get("forward")  # set by others, such as accelerate, on this instance
 
-    @functools.wraps(forward)
-    def replacement(*args: Any, **kwargs: Any) -> Any:
-        return around(forward, args, kwargs)
+    def __init__(self, modules: Iterable[nn.Module], before: Before, after: After) -> None:
+        self._before, self._after = before, after
+        self._entered: list[BaseException | None] = []  # for every forward: the exception handled when it began
+        self._fast_path: set[nn.Module] = set()
+        self._handles: list[RemovableHandle] = []
+        for module in modules:
+            if isinstance(module, FAST_PATH):
+                self._fast_path.add(module)
+            else:
+                self._handles += [
+                    module.register_forward_pre_hook(self._enter, with_kwargs=True),
+                    module.register_forward_hook(self._leave, prepend=True, with_kwargs=True, always_call=True),
+                ]
+        if self._fast_path:
+            everywhere = torch.nn.modules.module
+            self._handles += [
+                everywhere.register_module_forward_pre_hook(self._enter_fast_path),
+                everywhere.register_module_forward_hook(self._leave_fast_path, with_kwargs=True, always_call=True),
+            ]
 
-    module.forward = replacement
-    try:
-        yield
-    finally:
-        if own is None:
-            del module.__dict__["forward"]
-        else:
-            module.__dict__["forward"] = own
+    def remove(self) -> None:
+        """Take all hooks off; a second time does nothing."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+
+    def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        began = sys.exception()
+        try:
+            self._before(module, args, kwargs)
+        except BaseException:
+            self._entered.append(_NOT_ENTERED)
+            raise
+        self._entered.append(began)
+
+    def _leave(self, module: nn.Module, args: tuple[Any, ...], *rest: Any) -> None:
+        """The rest is keyword arguments and result; torch leaves the first out for a forward that failed."""
+        began = self._entered.pop() if self._entered else _NOT_ENTERED
+        if began is not _NOT_ENTERED:
+            # torch calls this while it handles the exception that ended forward
+            self._after(module, args, rest[0] if len(rest) == 2 else {}, sys.exception() is began)
+
+    def _enter_fast_path(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+        if module in self._fast_path:
+            self._enter(module, args, {})
+
+    def _leave_fast_path(self, module: nn.Module, args: tuple[Any, ...], *rest: Any) -> None:
+        if module in self._fast_path:
+            self._leave(module, args, *rest)
+
+
+def is_running(frame: FrameType) -> bool:
+    """Whether ``frame`` is on the stack. Torch calls no hooks after Ctrl-C, so nothing else says that a call ended."""
+    current: FrameType | None = sys._getframe()
+    while current is not None:
+        if current is frame:
+            return True
+        current = current.f_back
+    return False

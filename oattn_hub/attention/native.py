@@ -1,8 +1,8 @@
 """torch's own attention modules, which must not be looked into while they run.
 
 ``nn.TransformerEncoder``, its layers and ``nn.MultiheadAttention`` take a fused fast path in eval mode, and leave it
-when a ``TorchFunctionMode`` watches: the output would change in its last bits. So the tap is off while they run, and
-their attention is computed from the arguments they were called with.
+when a ``TorchFunctionMode`` watches: the output would change in its last bits. So the tap steps aside while they run,
+and their attention is computed from the arguments they were called with.
 """
 
 from __future__ import annotations
@@ -18,9 +18,6 @@ from torch.nn import functional
 from oattn_hub.attention.calls import AttentionCall, DotProductCall, Heads
 from oattn_hub.attention.masks import MaskTrace
 from oattn_hub.errors import CaptureError
-
-#: Modules that choose their path by whether somebody watches.
-WATCH_SHY = (nn.TransformerEncoder, nn.TransformerEncoderLayer, nn.MultiheadAttention)
 
 
 def arguments(forward: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,234 +1,276 @@
-"""``capture``: run a model inside the block, and its attention is in the store."""
+"""What the forward hooks do: from modules that run to batches of attention in a store."""
 
 from __future__ import annotations
 
 import shutil
+import sys
 import tempfile
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import nn
 
-from oattn_hub.adapters import Adapter, AttentionSite, find_adapter
 from oattn_hub.attention import native
 from oattn_hub.attention.calls import AttentionCall
 from oattn_hub.attention.contexts import mean_over_contexts, pool_tokens, real_tokens
-from oattn_hub.attention.hooks import Forward, surrounded
+from oattn_hub.attention.hooks import FAST_PATH, ForwardHooks, is_running
+from oattn_hub.attention.memory import Batches, BatchSink, OpenBatch
 from oattn_hub.attention.store import DTYPES, KINDS, AttentionStore, StoreInfo
-from oattn_hub.attention.tap import Tap
-from oattn_hub.attention.writer import BatchWriter, StoreWriter
+from oattn_hub.attention.tap import SitePass, Tap, come_back, step_aside
+from oattn_hub.attention.writer import StoreWriter
 from oattn_hub.errors import CaptureError, InvalidInput
 from oattn_hub.models.identify import batch_fingerprint
-from oattn_hub.progress import Progress, silent
 from oattn_hub.records import ModelInfo
 from oattn_hub.versions import versions
 
 if TYPE_CHECKING:
-    from oattn_hub.inputs.calibration import CalibrationInputs
-    from oattn_hub.models.load import LoadedModel
+    from oattn_hub.adapters import Adapter, AttentionSite
 
 
-@contextmanager
-def capture(
-    model: nn.Module | LoadedModel,
-    kinds: Sequence[str] = ("probs",),
-    store: str | Path | None = None,
+class HookHandle:
+    """Forward hooks on a model; the end of its with-block, or :meth:`remove`, takes them off.
+
+    Attributes:
+        store: Where the attention goes.
+    """
+
+    def __init__(self, recorder: Recorder, store: Any) -> None:
+        self._recorder = recorder
+        self.store = store
+
+    def remove(self) -> None:
+        """Take the hooks off; a second time does nothing."""
+        self._recorder.detach()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.remove()
+
+
+def hook_model(
+    adapter: Adapter,
+    store: str | Path | BatchSink | None,
+    kinds: Sequence[str],
     *,
-    adapter: str | Adapter | None = None,
     dtype: str = "float32",
     pool: int = 1,
     resume: bool = False,
     allow_partial: bool = False,
+    identity: ModelInfo | None = None,
     fingerprint: str | None = None,
     description: str = "",
     tokens: int | None = None,
-) -> Iterator[AttentionStore]:
-    """Write the attention of every forward call of ``model`` inside the block to a store; each call is one batch.
-
-    The model's output is the same, bit for bit, as without. Its hooks are gone when the block ends, whatever ends it.
-
-    Args:
-        model: A torch module, or what :func:`load_model` returned.
-        kinds: Any of ``scores`` (before the mask), ``logits`` (after it, masked entries NaN), ``probs``.
-        store: Folder to write; None is a temporary one that lives as long as the store object.
-        adapter: Name of an adapter, an adapter, or None to find it from the model.
-        dtype: ``float32`` or ``float16``.
-        pool: Merge this many consecutive tokens into one (see ``pool_tokens``).
-        resume: Add to a store that is already there and was captured in the same way.
-        allow_partial: Accept that some layers of a group run and others do not (layer drop); they are named in
-            ``store.not_run``. Otherwise that raises.
-        fingerprint: SHA-256 of the inputs, if known beforehand; else it is taken from the batches.
-        description: What the inputs are, for the record.
-        tokens: Tokens per context, for the record.
-
-    >>> import torch, oattn_hub as oh
-    >>> encoder = torch.nn.TransformerEncoderLayer(16, nhead=2, batch_first=True).eval()
-    >>> with oh.capture(encoder) as store:
-    ...     _ = encoder(torch.zeros(1, 5, 16))
-    >>> store.tensor(batch=0).shape
-    (5, 5, 2)
-    """
-    module = model if isinstance(model, nn.Module) else model.model
-    chosen = adapter if isinstance(adapter, Adapter) else find_adapter(module, adapter)
+) -> HookHandle:
+    """Register the hooks of ``adapter``'s model; see ``Adapter.hook`` and ``capture``."""
     info = StoreInfo(
-        model=replace(_identity(model), adapter=chosen.name),
+        model=replace(identity or _identity(adapter.model), adapter=adapter.name),
         kinds=_checked_kinds(kinds),
         dtype=_checked_choice("dtype", dtype, tuple(DTYPES)),
         pool=_checked_pool(pool),
-        skipped=chosen.not_attention(module),
+        skipped=adapter.left_out,
         fingerprint=fingerprint,
         description=description,
         tokens=tokens,
         versions=versions(),
     )
-    folder = Path(store) if store is not None else Path(tempfile.mkdtemp(prefix="oattn-"))
-    writer = StoreWriter(folder, info, resume)
-    if store is None:
-        weakref.finalize(writer.store, shutil.rmtree, folder, ignore_errors=True)
-    with _Recorder(module, chosen, writer, allow_partial).attached():
-        yield writer.store
+    _check_sites(adapter)
+    batches, reader = _open_sink(store, info, resume)
+    return HookHandle(Recorder(adapter, batches, info, allow_partial), reader)
 
 
-def capture_inputs(
-    loaded: LoadedModel,
-    inputs: CalibrationInputs,
-    store: str | Path | None = None,
-    kinds: Sequence[str] = ("probs",),
-    *,
-    progress: Progress = silent,
-    **options: Any,
-) -> AttentionStore:
-    """Run ``loaded`` on every batch of ``inputs`` and return the store; batches already in it are not run again.
+def _identity(model: nn.Module) -> ModelInfo:
+    """A bare module is known by its class only, since hashing its weights may take long."""
+    return ModelInfo(type(model).__qualname__, architecture=type(model).__name__)
 
-    A run that was cut short goes on where it stopped when the same call is made again with ``resume=True``.
+
+def _open_sink(store: str | Path | BatchSink | None, info: StoreInfo, resume: bool) -> tuple[Batches, Any]:
+    """What takes the batches, and what the caller reads them from."""
+    if isinstance(store, str | Path | None):
+        folder = Path(store) if store is not None else Path(tempfile.mkdtemp(prefix="oattn-"))
+        writer = StoreWriter(folder, info, resume)
+        if store is None:
+            weakref.finalize(writer.store, shutil.rmtree, folder, ignore_errors=True)
+        return writer, writer.store
+    if hasattr(store, "start"):
+        return store.start(info), store
+    if isinstance(store, AttentionStore):  # a store on disk that was opened: go on with it
+        writer = StoreWriter(store.folder, info, resume=True)
+        return writer, writer.store
+    raise InvalidInput(
+        f"Attention cannot be streamed into {type(store).__qualname__}. Give a folder, a MemoryStore, or an object "
+        "that takes batches (see oattn_hub.attention.memory.BatchSink)."
+    )
+
+
+class Recorder:
+    """Forward hooks on a model's attention modules and on everything that holds some of them.
+
+    The outermost module that runs is the forward call, and a batch: usually the model, or its encoder alone, as
+    ``generate`` calls it.
     """
-    about: dict[str, Any] = {
-        "fingerprint": inputs.fingerprint, "description": inputs.description, "tokens": inputs.tokens
-    }  # fmt: skip
-    session = capture(loaded, kinds, store, **about, **options)
-    # not inference_mode: what a model keeps from it (BEiT its position index) could never be used in training again
-    with session as written, torch.no_grad():
-        progress("capture", written.n_batches, len(inputs))
-        for batch in list(inputs)[written.n_batches :]:
-            loaded.forward(batch)
-            progress("capture", written.n_batches, len(inputs))
-    return written
 
-
-class _Recorder:
-    """What happens around the model, its attention modules and torch's own modules while they run."""
-
-    def __init__(self, model: nn.Module, adapter: Adapter, writer: StoreWriter, allow_partial: bool) -> None:
-        self._model = model
-        self._adapter = adapter
-        self._writer = writer
-        self._info = writer.store.info
+    def __init__(self, adapter: Adapter, batches: Batches, info: StoreInfo, allow_partial: bool) -> None:
+        self._model, self._adapter, self._batches, self._info = adapter.model, adapter, batches, info
         self._allow_partial = allow_partial
-        self._sites = _checked_sites(model, adapter)
-        self._tap = Tap(self._emit, adapter.masked_below, needs_scores=self._info.kinds != ("probs",))
-        self._batch: BatchWriter | None = None
-        self._entered: dict[str, int] = {}  # site name -> attention calls seen
-        self._inputs: Mapping[str, Any] = {}
-
-    @contextmanager
-    def attached(self) -> Iterator[None]:
-        """Stand around the modules for as long as the block lasts."""
-        by_module: dict[nn.Module, list[AttentionSite]] = {}
+        self._sites = adapter.sites
+        self._by_module: dict[nn.Module, list[AttentionSite]] = {}
         for site in self._sites:
-            by_module.setdefault(site.module, []).append(site)
-        with ExitStack() as stack:
-            for module, sites in by_module.items():
-                stack.enter_context(surrounded(module, partial(self._around_site, sites)))
-            for module in self._model.modules():
-                if isinstance(module, nn.TransformerEncoderLayer) and module.self_attn in by_module:
-                    around_layer = partial(self._around_encoder_layer, module, by_module[module.self_attn])
-                    stack.enter_context(surrounded(module, around_layer))
-                if isinstance(module, native.WATCH_SHY):
-                    stack.enter_context(surrounded(module, self._around_shy))
-            # Outermost, even if the model is an attention module itself.
-            stack.enter_context(surrounded(self._model, self._around_model))
-            yield
+            self._by_module.setdefault(site.module, []).append(site)
+        self._holders = _holders(self._model, self._by_module)
+        self._tap = Tap(needs_scores=info.kinds != ("probs",))
+        self._batch: OpenBatch | None = None
+        self._outermost: FrameType | None = None  # the call that opened the batch
+        self._depth = 0  # how many holders run inside each other
+        self._aside = 0  # how many modules with a fast path do
+        self._calls_of: dict[str, int] = {}  # site name -> attention calls seen
+        self._unrecognised: dict[str, str] = {}
+        self._inputs: Mapping[str, Any] = {}
+        hooked = [
+            module
+            for module in self._model.modules()
+            if module in self._holders or module in self._by_module or isinstance(module, FAST_PATH)
+        ]
+        self._hooks = ForwardHooks(hooked, self._before, self._after)
 
-    def _around_model(self, forward: Forward, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """One forward call, one batch: written whole or not at all."""
+    def detach(self) -> None:
+        """Take the hooks off and forget a call that never ended."""
+        self._hooks.remove()
+        self._abandon()
+
+    # Around modules ---------------------------------------------------------------------------------------------------
+
+    def _before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if self._batch is not None and self._outermost is not None and not is_running(self._outermost):
+            self._abandon()  # Ctrl-C ended the last call
+        if module in self._holders:
+            self._begin(module, args, kwargs)
+        if self._batch is None:
+            self._refuse_alone(module)
+        elif isinstance(module, FAST_PATH):
+            self._aside += 1
+            step_aside()
+        elif module in self._by_module:
+            self._tap.enter(self._next_turn(module))
+
+    def _after(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], well: bool) -> None:
+        if self._batch is None:
+            return
+        if isinstance(module, FAST_PATH):
+            self._aside -= 1
+            come_back()
+            if well:
+                self._read_fast_path(module, args, kwargs)
+        elif module in self._by_module:
+            ended = self._tap.leave()
+            if well:
+                self._write_pass(ended)
+        if module in self._holders:
+            self._depth -= 1
+            if not well:
+                self._abandon()
+            elif self._depth == 0:
+                self._finish(native.arguments(module.forward, args, kwargs))
+
+    def _refuse_alone(self, module: nn.Module) -> None:
+        if module in self._by_module:
+            raise CaptureError(
+                f"{self._by_module[module][0].name} ran outside a forward call of the captured "
+                f"{type(self._model).__qualname__}. Call the model itself, or capture the part that is called."
+            )
+
+    # One forward call, one batch --------------------------------------------------------------------------------------
+
+    def _begin(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._depth += 1
         if self._batch is not None:
-            return forward(*args, **kwargs)  # a model that calls itself
-        self._inputs = native.arguments(forward, args, kwargs)
-        self._entered = {}
-        self._batch = self._writer.begin_batch()
+            return
+        self._inputs = native.arguments(module.forward, args, kwargs)
+        self._calls_of, self._unrecognised = {}, {}
+        self._outermost = _calling_frame()
+        self._batch = self._batches.begin_batch()
+        self._tap.open()
+
+    def _finish(self, inputs: Mapping[str, Any]) -> None:
+        """Written whole or not at all."""
+        batch = self._batch
+        assert batch is not None
         try:
-            with self._tap.watching():
-                result = forward(*args, **kwargs)
+            self._tap.close()
             self._check_complete()
-            not_run = [site.name for site in self._sites if site.name not in self._entered]
-            self._writer.finish_batch(self._batch, batch_fingerprint(self._inputs), not_run)
+            not_run = [site.name for site in self._sites if site.name not in self._calls_of]
+            self._batches.finish_batch(batch, batch_fingerprint(inputs), not_run)
         except BaseException:
-            self._batch.discard()
+            self._abandon()
             raise
-        finally:
-            self._batch = None
-        return result
+        self._batch = self._outermost = None
 
-    def _around_site(
-        self, sites: list[AttentionSite], forward: Forward, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
-        """Attention computed while the module runs belongs to its layer."""
-        site = self._enter(sites)
-        if isinstance(site.module, nn.MultiheadAttention):
-            self._emit_native(site, native.call_of_module(site.module, native.arguments(forward, args, kwargs)))
-            return forward(*args, **kwargs)
-        with self._tap.at(site):
-            return forward(*args, **kwargs)
-
-    def _around_encoder_layer(
-        self,
-        layer: nn.TransformerEncoderLayer,
-        sites: list[AttentionSite],
-        forward: Forward,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> Any:
-        """On its fast path an encoder layer never runs its attention module."""
-        result = forward(*args, **kwargs)
-        if any(site.name not in self._entered for site in sites):
-            self._emit_native(self._enter(sites), native.call_of_layer(layer, native.arguments(forward, args, kwargs)))
-        return result
-
-    def _around_shy(self, forward: Forward, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        with self._tap.looking_away():
-            return forward(*args, **kwargs)
+    def _abandon(self) -> None:
+        """A call that failed leaves nothing behind."""
+        if self._batch is None:
+            return
+        batch, self._batch, self._outermost, self._depth = self._batch, None, None, 0
+        self._tap.close()
+        for _ in range(self._aside):
+            come_back()
+        self._aside = 0
+        batch.discard()
 
     # One attention layer ----------------------------------------------------------------------------------------------
 
-    def _enter(self, sites: list[AttentionSite]) -> AttentionSite:
-        if self._batch is None:
-            raise CaptureError(
-                f"{sites[0].name} ran outside a forward call of the captured {type(self._model).__qualname__}. "
-                "Call the model itself, or capture the part that is called."
-            )
-        site = next((site for site in sites if site.name not in self._entered), None)
+    def _next_turn(self, module: nn.Module) -> AttentionSite:
+        sites = self._by_module[module]
+        site = next((site for site in sites if site.name not in self._calls_of), None)
         if site is None:
             raise CaptureError(
                 f"{sites[0].name} ran more than {len(sites)} times in one forward call, so its layers cannot be told "
                 "apart. Override `passes` in an adapter of your own to say how many layers it serves."
             )
-        self._entered[site.name] = 0
+        self._calls_of[site.name] = 0
         return site
 
-    def _emit_native(self, site: AttentionSite, call: AttentionCall) -> None:
-        with torch.no_grad(), torch._C.DisableTorchFunction():
-            self._emit(site, call)
+    def _read_fast_path(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Attention of torch's own modules, from the arguments they were called with."""
+        given = native.arguments(module.forward, args, kwargs)
+        if isinstance(module, nn.MultiheadAttention) and module in self._by_module:
+            self._write_native(module, lambda: native.call_of_module(module, given))
+        elif isinstance(module, nn.TransformerEncoderLayer) and self._has_turns_left(module.self_attn):
+            # On its fast path an encoder layer never runs its attention module.
+            self._write_native(module.self_attn, lambda: native.call_of_layer(module, given))
 
-    def _emit(self, site: AttentionSite, call: AttentionCall) -> None:
+    def _has_turns_left(self, module: nn.Module) -> bool:
+        return any(site.name not in self._calls_of for site in self._by_module.get(module, []))
+
+    def _write_native(self, module: nn.Module, read: Callable[[], AttentionCall]) -> None:
+        with torch.no_grad(), torch._C.DisableTorchFunction():
+            self._write_pass(SitePass(self._next_turn(module), [read()]))
+
+    def _write_pass(self, ended: SitePass) -> None:
+        """Everything that one run of a module computed."""
+        site = ended.site
+        self._calls_of[site.name] = len(ended.calls)
+        if ended.unrecognised:
+            self._unrecognised[site.name] = ended.unrecognised[0]
+        groups = (site.group, *site.streams)
+        if len(ended.calls) > len(groups):
+            raise CaptureError(
+                f"{site.name} computed attention {len(ended.calls)} times in one pass; adapter {self._adapter.name!r} "
+                f"expects {len(groups)}. Name the streams in an adapter of your own (`streams`)."
+            )
+        with torch.no_grad(), torch._C.DisableTorchFunction():
+            for group, call in zip(groups, ended.calls, strict=False):
+                self._write_call(site, group, call)
+
+    def _write_call(self, site: AttentionSite, group: str, call: AttentionCall) -> None:
         assert self._batch is not None
-        self._entered[site.name] += 1
-        group = self._group(site, self._entered[site.name])
         # In a further stream (XLNet's) a key hidden from all queries may be the very token that is asked for.
         hidden = call.masked if group == site.group else None
         real = real_tokens(site.group, call.shape, hidden, self._inputs)
@@ -246,23 +288,13 @@ class _Recorder:
 
     # Never silent -----------------------------------------------------------------------------------------------------
 
-    def _group(self, site: AttentionSite, call_number: int) -> str:
-        """The group of a layer's n-th attention call; further calls are streams that the adapter names."""
-        names = (site.group, *self._adapter.streams)
-        if call_number > len(names):
-            raise CaptureError(
-                f"{site.name} computed attention {call_number} times in one pass; adapter {self._adapter.name!r} "
-                f"expects {len(names)}. Name the streams in an adapter of your own (`streams`)."
-            )
-        return names[call_number - 1]
-
     def _check_complete(self) -> None:
-        blind = [name for name, calls in self._entered.items() if calls == 0]
+        blind = [name for name, calls in self._calls_of.items() if calls == 0]
         if blind:
-            seen = f" It computed {self._tap.unrecognised[blind[0]]}." if blind[0] in self._tap.unrecognised else ""
+            seen = f" It computed {self._unrecognised[blind[0]]}." if blind[0] in self._unrecognised else ""
             raise CaptureError(
-                f"{len(blind)} of {len(self._entered)} attention modules ran but showed no attention, first {blind[0]}."
-                f"{seen} "
+                f"{len(blind)} of {len(self._calls_of)} attention modules ran but showed no attention, first "
+                f"{blind[0]}.{seen} "
                 'A flash or compiled kernel hides it: load the model with attn_implementation="sdpa" or "eager", '
                 "or name another adapter."
             )
@@ -274,39 +306,46 @@ class _Recorder:
         self._check_partial()
 
     def _check_partial(self) -> None:
-        if not self._entered:
+        if not self._calls_of:
             raise CaptureError(
                 f"None of the {len(self._sites)} attention modules ran in this forward call, first "
                 f"{self._sites[0].name}. Were they bypassed by a fused path, or is another part of the model used?"
             )
-        ran = {site.group for site in self._sites if site.name in self._entered}
-        missing = [site.name for site in self._sites if site.group in ran and site.name not in self._entered]
+        ran = {site.group for site in self._sites if site.name in self._calls_of}
+        missing = [site.name for site in self._sites if site.group in ran and site.name not in self._calls_of]
         if missing and not self._allow_partial:
             raise CaptureError(
-                f"Only {len(self._entered)} of {len(self._sites)} attention layers ran; {len(missing)} did not, first "
+                f"Only {len(self._calls_of)} of {len(self._sites)} attention layers ran; {len(missing)} did not, first "
                 f"{missing[0]}. Put the model in eval mode, or pass allow_partial=True."
             )
 
 
-def _identity(model: nn.Module | LoadedModel) -> ModelInfo:
-    """Who the model is; a bare module is known by its class only, since hashing its weights may take long."""
-    if isinstance(model, nn.Module):
-        return ModelInfo(type(model).__qualname__, architecture=type(model).__name__)
-    return model.info
+def _holders(model: nn.Module, inside: Mapping[nn.Module, Any]) -> set[nn.Module]:
+    """The model, and every module that holds an attention module."""
+    held = {model}
+    for module in model.modules():
+        if any(child in inside for child in module.modules() if child is not module):
+            held.add(module)
+    return held
 
 
-def _checked_sites(model: nn.Module, adapter: Adapter) -> list[AttentionSite]:
-    if hasattr(model, "_orig_mod"):
+def _calling_frame() -> FrameType:
+    """The frame of torch that runs the hooks of the module, alive as long as the module's call is."""
+    frame = sys._getframe()
+    while frame.f_back is not None and frame.f_globals.get("__name__") != nn.Module.__module__:
+        frame = frame.f_back
+    return frame
+
+
+def _check_sites(adapter: Adapter) -> None:
+    if hasattr(adapter.model, "_orig_mod"):
         raise CaptureError("A compiled model's attention cannot be seen. Capture the module that was compiled.")
-    sites = adapter.sites(model)
-    if not sites:
-        left_out = adapter.not_attention(model)
-        first = next((f", first {name}: {reason}" for name, reason in left_out.items()), "")
+    if not adapter.sites:
+        first = next((f", first {name}: {reason}" for name, reason in adapter.left_out.items()), "")
         raise CaptureError(
-            f"{type(model).__qualname__} has no attention between tokens, so there is nothing to capture "
-            f"({len(left_out)} modules were left out{first})."
+            f"{type(adapter.model).__qualname__} has no attention between tokens, so there is nothing to capture "
+            f"({len(adapter.left_out)} modules were left out{first})."
         )
-    return sites
 
 
 def _checked_kinds(kinds: Iterable[str]) -> tuple[str, ...]:

@@ -1,119 +1,146 @@
 """Seeing attention where it is computed, with the model left as it is.
 
-A ``TorchFunctionMode`` is on while the model runs. Whoever stands around an attention module says which layer is at
-work; a fused kernel or a softmax met there is an attention call, handed over with its inputs. What the model computes
-is not touched, so its output is bit-identical.
+A ``TorchFunctionMode`` is on while the model runs. Forward hooks say which attention layer is at work; a fused kernel
+or a softmax met there is an attention call, handed over with its inputs. What the model computes is not touched, so
+its output is bit-identical.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.overrides import TorchFunctionMode
+from torch.overrides import TorchFunctionMode, _pop_mode, _push_mode
 
-from oattn_hub.adapters import AttentionSite
 from oattn_hub.attention.calls import AttentionCall, DotProductCall, Heads, SoftmaxCall, UnexpectedShape
 from oattn_hub.attention.masks import TRACED, MaskTrace
+
+if TYPE_CHECKING:
+    from oattn_hub.adapters import AttentionSite
 
 _SOFTMAX = {"softmax", "_softmax"}
 _FUSED = "scaled_dot_product_attention"
 
 
+@dataclass
+class SitePass:
+    """One run of one attention module: what it computed so far."""
+
+    site: AttentionSite
+    calls: list[AttentionCall] = field(default_factory=list)
+    unrecognised: list[str] = field(default_factory=list)  # what it computed that is not attention by heads
+
+    def __post_init__(self) -> None:
+        self.trace = MaskTrace(self.site.masked_below)
+
+
 class Tap(TorchFunctionMode):
-    """Hands every attention call made inside an open site to ``emit``.
+    """Adds every attention call to the pass that is open.
 
     Args:
-        emit: Called with the site and the call, while the call's tensors are alive.
-        masked_below: See ``Adapter.masked_below``.
         needs_scores: Whether masks must be told apart from position terms (costs one more look at the scores).
     """
 
-    def __init__(self, emit: Callable[[AttentionSite, AttentionCall], None], masked_below: float, needs_scores: bool):
+    def __init__(self, needs_scores: bool) -> None:
         super().__init__()
-        self._emit = emit
-        self._trace = MaskTrace(masked_below)
         self._needs_scores = needs_scores
-        self._site: AttentionSite | None = None
-        self._is_on = False
-        self.unrecognised: dict[str, str] = {}  # site name -> what it computed that is not attention by heads
-        self.outside: list[str] = []
+        self._passes: list[SitePass] = []
+        self.outside: list[str] = []  # attention calls made while no pass was open
 
-    @contextmanager
-    def watching(self) -> Iterator[None]:
-        """Watch while the model's forward call lasts."""
+    def open(self) -> None:
+        """Watch from now on."""
         self.outside.clear()
-        self.unrecognised.clear()
-        self._is_on = True
-        try:
-            with self:
-                yield
-        finally:
-            self._is_on = False
+        _push_mode(self)
 
-    @contextmanager
-    def looking_away(self) -> Iterator[None]:
-        """Leave the stage to a module that behaves differently when watched; blocks nest."""
-        if not self._is_on:
-            yield
-            return
-        self._is_on = False
-        self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
-        try:
-            yield
-        finally:
-            self.__enter__()  # type: ignore[no-untyped-call]
-            self._is_on = True
+    def close(self) -> None:
+        """Watch no more, wherever other modes have put themselves since."""
+        self._passes.clear()
+        _STEPPED_ASIDE.taps = [tap for tap in _STEPPED_ASIDE.taps if tap is not self]
+        above = []
+        while torch._C._len_torch_function_stack():
+            mode = _pop_mode()
+            if mode is self:
+                break
+            above.append(mode)
+        for mode in reversed(above):
+            _push_mode(mode)
 
-    @contextmanager
-    def at(self, site: AttentionSite) -> Iterator[None]:
-        """Attention met in this block belongs to ``site``."""
-        self._site = site
-        try:
-            yield
-        finally:
-            self._site = None
-            self._trace.clear()
+    def enter(self, site: AttentionSite) -> SitePass:
+        """Attention met from now on belongs to ``site``."""
+        self._passes.append(SitePass(site))
+        return self._passes[-1]
+
+    def leave(self) -> SitePass:
+        """The pass that ends."""
+        return self._passes.pop()
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
-        if self._site is None:
+        if not self._passes:
             if name == _FUSED:
                 self.outside.append(f"queries {tuple(args[0].shape)}" if args else name)
             return func(*args, **kwargs)
+        current = self._passes[-1]
         if self._needs_scores and name in TRACED:
-            return self._trace.run(name, func, args, kwargs)
+            return current.trace.run(name, func, args, kwargs)
         result = func(*args, **kwargs)
         if name == _FUSED:
-            self._hand_over(lambda site: self._fused(site, args, kwargs))
+            self._keep(current, lambda: _fused(current, args, kwargs))
         elif name in _SOFTMAX:
-            self._hand_over(lambda site: self._softmax(site, result, args, kwargs))
+            self._keep(current, lambda: self._softmax(current, result, args, kwargs))
         return result
 
-    def _hand_over(self, read: Callable[[AttentionSite], AttentionCall]) -> None:
-        assert self._site is not None
+    def _keep(self, current: SitePass, read: Callable[[], AttentionCall]) -> None:
         # Our own softmax is not the model's: another capture around this one must not see it.
         with torch.no_grad(), torch._C.DisableTorchFunction():
             try:
-                call = read(self._site)
+                current.calls.append(read())
             except UnexpectedShape as error:
-                self.unrecognised[self._site.name] = str(error)
-                return
-            self._emit(self._site, call)
-        self._trace.clear()
-
-    def _fused(self, site: AttentionSite, args: tuple[Any, ...], kwargs: dict[str, Any]) -> AttentionCall:
-        return DotProductCall.from_sdpa(*args, **kwargs, heads=Heads(site.n_heads, site.head_axis), trace=self._trace)
+                current.unrecognised.append(str(error))
+        current.trace.clear()
 
     def _softmax(
-        self, site: AttentionSite, result: torch.Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, current: SitePass, result: torch.Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> AttentionCall:
         logits = args[0] if args else kwargs["input"]
         dim = kwargs.get("dim", args[1] if len(args) > 1 else -1)
-        trace = self._trace if self._needs_scores else None
-        return SoftmaxCall.from_softmax(logits, result, dim, Heads(site.n_heads, site.head_axis), trace)
+        trace = current.trace if self._needs_scores else None
+        return SoftmaxCall.from_softmax(logits, result.detach(), dim, _heads(current.site), trace)
+
+
+def _fused(current: SitePass, args: tuple[Any, ...], kwargs: dict[str, Any]) -> AttentionCall:
+    return DotProductCall.from_sdpa(*args, **kwargs, heads=_heads(current.site), trace=current.trace)
+
+
+def _heads(site: AttentionSite) -> Heads:
+    return Heads(site.n_heads, site.head_axis)
+
+
+@dataclass
+class _Aside:
+    depth: int = 0
+    taps: list[Tap] = field(default_factory=list)
+
+
+_STEPPED_ASIDE = _Aside()
+
+
+def step_aside() -> None:
+    """Take all taps away for a module that leaves its fast path when it is watched; blocks nest."""
+    _STEPPED_ASIDE.depth += 1
+    while length := torch._C._len_torch_function_stack():
+        if not isinstance(torch._C._get_function_stack_at(length - 1), Tap):
+            break
+        _STEPPED_ASIDE.taps.append(_pop_mode())
+
+
+def come_back() -> None:
+    """Put the taps back when the last of the nested blocks ends."""
+    _STEPPED_ASIDE.depth -= 1
+    while _STEPPED_ASIDE.depth == 0 and _STEPPED_ASIDE.taps:
+        _push_mode(_STEPPED_ASIDE.taps.pop())

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from oattn_hub.adapters import AttentionSite
 from oattn_hub.errors import InvalidInput
 from oattn_hub.inputs import CalibrationInputs, calibration_inputs
 from oattn_hub.models.identify import batch_fingerprint
@@ -17,7 +18,7 @@ from oattn_hub.models.load import LoadedModel, load_model
 from oattn_hub.progress import Progress, silent
 from oattn_hub.pruning.masks import masked_sites
 from oattn_hub.pruning.scores import Score, Subject, resolve_scores
-from oattn_hub.pruning.sites import Head, HeadSite, weights_fingerprint
+from oattn_hub.pruning.sites import Head, weights_fingerprint
 from oattn_hub.pruning.tasks import Metric, Task, find_task
 from oattn_hub.report.evaluation import Curve, EvaluationSection, MetricInfo, ScoreResult
 
@@ -32,7 +33,9 @@ Values = NDArray[np.float64]
 class Evaluator:
     """Runs the masked model on the evaluation inputs and compares it with the unpruned one; counts how often."""
 
-    def __init__(self, loaded: LoadedModel, sites: Sequence[HeadSite], inputs: CalibrationInputs, task: Task) -> None:
+    def __init__(
+        self, loaded: LoadedModel, sites: Sequence[AttentionSite], inputs: CalibrationInputs, task: Task
+    ) -> None:
         self.loaded, self.sites, self.inputs, self.task = loaded, sites, inputs, task
         self.reference = task.observe(loaded, inputs)
         self.calls = 0

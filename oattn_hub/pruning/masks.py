@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
-from oattn_hub.adapters import Adapter
-from oattn_hub.pruning.sites import Head, HeadSite, check_heads, head_sites, heads_of
+from oattn_hub.adapters import Adapter, AttentionSite
+from oattn_hub.pruning.sites import Head, check_heads, head_sites, heads_of
 
 if TYPE_CHECKING:
     from torch import nn
@@ -23,24 +23,24 @@ def masked(model: nn.Module, heads: Collection[Head], adapter: Adapter | str | N
 
 
 @contextmanager
-def masked_sites(model: nn.Module, sites: Sequence[HeadSite], heads: Collection[Head]) -> Iterator[None]:
+def masked_sites(model: nn.Module, sites: Sequence[AttentionSite], heads: Collection[Head]) -> Iterator[None]:
     """:func:`masked` for a caller who has the sites already."""
     with ExitStack() as stack:
-        shared: dict[int, list[HeadSite]] = {}
+        shared: dict[int, list[AttentionSite]] = {}
         for site in sites:
-            if not heads_of(site.site.layer, heads):
+            if not heads_of(site.layer, heads):
                 continue
             if site.output_module is None:
-                stack.enter_context(_zero_weight(site, heads_of(site.site.layer, heads)))
+                stack.enter_context(_zero_weight(site, heads_of(site.layer, heads)))
             else:
-                shared.setdefault(id(site.site.module), []).append(site)
+                shared.setdefault(id(site.module), []).append(site)
         for turns in shared.values():
             stack.enter_context(_zero_input(model, turns, heads))
         yield
 
 
 @contextmanager
-def watched_outputs(model: nn.Module, site: HeadSite, see: Any) -> Iterator[None]:
+def watched_outputs(model: nn.Module, site: AttentionSite, see: Any) -> Iterator[None]:
     """Call ``see(input)`` whenever this pass reaches the output projection; what it returns takes the input's place."""
     module = site.output_module
     assert module is not None
@@ -75,14 +75,14 @@ class _TurnCounter:
 
 
 @contextmanager
-def _zero_input(model: nn.Module, turns: Sequence[HeadSite], heads: Collection[Head]) -> Iterator[None]:
+def _zero_input(model: nn.Module, turns: Sequence[AttentionSite], heads: Collection[Head]) -> Iterator[None]:
     with ExitStack() as stack:
         for site in turns:
-            stack.enter_context(watched_outputs(model, site, _silencer(site, heads_of(site.site.layer, heads))))
+            stack.enter_context(watched_outputs(model, site, _silencer(site, heads_of(site.layer, heads))))
         yield
 
 
-def _silencer(site: HeadSite, heads: Sequence[int]) -> Any:
+def _silencer(site: AttentionSite, heads: Sequence[int]) -> Any:
     import torch
 
     silent = torch.zeros(site.output_weight.shape[0], dtype=torch.bool)
@@ -95,7 +95,7 @@ def _silencer(site: HeadSite, heads: Sequence[int]) -> Any:
 
 
 @contextmanager
-def _zero_weight(site: HeadSite, heads: Sequence[int]) -> Iterator[None]:
+def _zero_weight(site: AttentionSite, heads: Sequence[int]) -> Iterator[None]:
     """For modules that read their output projection as a parameter: its rows are zero while the block runs."""
     weight = site.find(site.layout.output.path)
     before = weight.detach().clone()
@@ -106,7 +106,7 @@ def _zero_weight(site: HeadSite, heads: Sequence[int]) -> Iterator[None]:
         weight.data.copy_(before)
 
 
-def zero_features(site: HeadSite, heads: Sequence[int]) -> None:
+def zero_features(site: AttentionSite, heads: Sequence[int]) -> None:
     """Set the output projection's weights of these heads to zero, in place."""
     weight, axis = site.output_tensor
     weight.data.movedim(axis, 0)[site.features(heads)] = 0

@@ -24,10 +24,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from oattn_hub.adapters import AttentionSite
 from oattn_hub.errors import InvalidInput
 from oattn_hub.geometry import cosine_affinity, flexible_tree, haar_functions, haar_transform
 from oattn_hub.pruning.masks import watched_outputs
-from oattn_hub.pruning.sites import HeadSite
 
 if TYPE_CHECKING:
     from oattn_hub.inputs import CalibrationInputs
@@ -49,15 +49,15 @@ class OutputGeometry:
     sizes: Floats
 
 
-def output_geometry(loaded: LoadedModel, sites: Sequence[HeadSite], inputs: CalibrationInputs) -> OutputGeometry:
+def output_geometry(loaded: LoadedModel, sites: Sequence[AttentionSite], inputs: CalibrationInputs) -> OutputGeometry:
     """Run the model on the inputs and organise what its heads write."""
-    closed = [site.site.name for site in sites if site.output_module is None]
+    closed = [site.name for site in sites if site.output_module is None]
     if closed:
         raise InvalidInput(
             f"{closed[0]} does not call its output projection as a module, so what its heads write cannot be watched. "
             "Choose a score that does not need it, e.g. score='ablation'."
         )
-    n_heads = sum(site.site.n_heads for site in sites)
+    n_heads = sum(site.n_heads for site in sites)
     gram, sizes = np.zeros((n_heads, n_heads)), np.zeros(n_heads)
     for batch in inputs:
         for rows, fields in _streams(displacements(loaded, sites, batch)):
@@ -100,32 +100,32 @@ def removal_order(gram: Floats) -> NDArray[np.intp]:
 
 
 def displacements(
-    loaded: LoadedModel, sites: Sequence[HeadSite], batch: dict[str, torch.Tensor]
+    loaded: LoadedModel, sites: Sequence[AttentionSite], batch: dict[str, torch.Tensor]
 ) -> list[tuple[str, Floats]]:
     """For every site: its group, and (head, query, width) what its heads write, relative to the stream's size."""
     written: dict[int, torch.Tensor] = {}
     streams: dict[int, float] = {}
     with ExitStack() as stack, torch.no_grad():
         for site in sites:
-            stack.enter_context(watched_outputs(loaded.model, site, _keeper(written, site.site.layer)))
+            stack.enter_context(watched_outputs(loaded.model, site, _keeper(written, site.layer)))
             stack.enter_context(_watched_stream(loaded.model, site, streams))
         loaded.forward({name: value for name, value in batch.items() if name != "labels"})
-    return [(site.site.group, _displacement(site, written[site.site.layer], streams)) for site in sites]
+    return [(site.group, _displacement(site, written[site.layer], streams)) for site in sites]
 
 
-def _displacement(site: HeadSite, features: torch.Tensor, streams: dict[int, float]) -> Floats:
+def _displacement(site: AttentionSite, features: torch.Tensor, streams: dict[int, float]) -> Floats:
     if isinstance(site.output_module, torch.nn.Conv2d):
         features = features.flatten(2).transpose(1, 2)
     features = features.flatten(0, -3).float() if features.dim() > 2 else features.float()[None]
     weight = site.output_weight.detach().float()
     heads = []
-    for head in range(site.site.n_heads):
+    for head in range(site.n_heads):
         places = site.features([head])
         # Contexts of one call (windows) are averaged, as in the store.
         heads.append((features[..., places].mean(0) @ weight[places]).double().cpu().numpy())
     fields = np.stack(heads)
     total = np.sqrt(np.mean(np.sum(fields.sum(axis=0) ** 2, axis=1)))
-    return np.asarray(fields / (streams.get(site.site.layer, 0.0) or total or 1.0))
+    return np.asarray(fields / (streams.get(site.layer, 0.0) or total or 1.0))
 
 
 def _keeper(written: dict[int, torch.Tensor], layer: int) -> Any:
@@ -135,7 +135,7 @@ def _keeper(written: dict[int, torch.Tensor], layer: int) -> Any:
     return keep
 
 
-def _watched_stream(model: torch.nn.Module, site: HeadSite, streams: dict[int, float]) -> Any:
+def _watched_stream(model: torch.nn.Module, site: AttentionSite, streams: dict[int, float]) -> Any:
     """Note the typical size of the residual stream: the median token of the input of the block around the attention."""
     parent = site.module_name.rpartition(".")[0]
     width = site.output_weight.shape[1]
@@ -143,7 +143,7 @@ def _watched_stream(model: torch.nn.Module, site: HeadSite, streams: dict[int, f
     def hook(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         for value in (*args, *kwargs.values()):
             if isinstance(value, torch.Tensor) and value.is_floating_point() and value.shape[-1:] == (width,):
-                streams[site.site.layer] = float(value.detach().float().norm(dim=-1).median())
+                streams[site.layer] = float(value.detach().float().norm(dim=-1).median())
                 return
 
     return _Removed(model.get_submodule(parent).register_forward_pre_hook(hook, with_kwargs=True))

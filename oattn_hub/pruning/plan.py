@@ -16,9 +16,9 @@ from oattn_hub.records import Head, ModelInfo
 if TYPE_CHECKING:
     from torch import nn
 
+    from oattn_hub.adapters import AttentionSite
     from oattn_hub.models.load import LoadedModel
     from oattn_hub.pruning.pruned import PrunedModel
-    from oattn_hub.pruning.sites import HeadSite
     from oattn_hub.report.evaluation import EvaluationSection
 
 SCHEMA = 2
@@ -95,13 +95,13 @@ class PruningPlan:
         """The part of the model's heads that goes."""
         return len(self.heads) / self.n_heads
 
-    def check(self, model: nn.Module, allow_other_weights: bool = False) -> list[HeadSite]:
+    def check(self, model: nn.Module, allow_other_weights: bool = False) -> list[AttentionSite]:
         """Refuse a model this plan was not made for; return the model's attention sites."""
         from oattn_hub.pruning.sites import head_sites, structure_fingerprint, weights_fingerprint
 
         sites = head_sites(model, self.adapter)
         if structure_fingerprint(sites) != self.structure:
-            found = sum(site.site.n_heads for site in sites)
+            found = sum(site.n_heads for site in sites)
             raise InvalidInput(
                 f"This plan is for {self.model.id or 'another model'} with {self.n_heads} heads; "
                 f"{type(model).__qualname__} has {found} in {len(sites)} layers, arranged otherwise. "

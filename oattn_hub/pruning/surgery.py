@@ -10,10 +10,11 @@ import inspect
 from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from oattn_hub.adapters import Adapter
+from oattn_hub.adapters import Adapter, AttentionSite
 from oattn_hub.adapters.layout import Count, HeadAxis
+from oattn_hub.adapters.site import weight_axis
 from oattn_hub.errors import SurgeryError
-from oattn_hub.pruning.sites import Head, HeadSite, check_heads, head_sites, heads_of, weight_axis
+from oattn_hub.pruning.sites import Head, check_heads, head_sites, heads_of
 
 if TYPE_CHECKING:
     from torch import nn
@@ -42,18 +43,18 @@ def cut(model: nn.Module, heads: Collection[Head], adapter: Adapter | str | None
     return cuts
 
 
-def _by_module(sites: Sequence[HeadSite]) -> list[list[HeadSite]]:
-    groups: dict[int, list[HeadSite]] = {}
+def _by_module(sites: Sequence[AttentionSite]) -> list[list[AttentionSite]]:
+    groups: dict[int, list[AttentionSite]] = {}
     for site in sites:
-        groups.setdefault(id(site.site.module), []).append(site)
+        groups.setdefault(id(site.module), []).append(site)
     return list(groups.values())
 
 
-def _common_heads(turns: Sequence[HeadSite], heads: Collection[Head]) -> list[int]:
+def _common_heads(turns: Sequence[AttentionSite], heads: Collection[Head]) -> list[int]:
     """The heads to remove from one module; all layers that share it must agree."""
-    wanted = [heads_of(turn.site.layer, heads) for turn in turns]
+    wanted = [heads_of(turn.layer, heads) for turn in turns]
     if any(other != wanted[0] for other in wanted):
-        layers = ", ".join(str(turn.site.layer) for turn in turns)
+        layers = ", ".join(str(turn.layer) for turn in turns)
         uneven = sorted(set().union(*wanted) - set(wanted[0]).intersection(*wanted))
         raise SurgeryError(
             f"Layers {layers} share the weights of {turns[0].module_name}, and heads {uneven} are to go in only some "
@@ -65,10 +66,10 @@ def _common_heads(turns: Sequence[HeadSite], heads: Collection[Head]) -> list[in
 class _SiteCut:
     """The cuts of one attention module."""
 
-    def __init__(self, site: HeadSite, removed: Sequence[int]) -> None:
+    def __init__(self, site: AttentionSite, removed: Sequence[int]) -> None:
         self.site, self.layout = site, site.layout
         self._refuse_if_joined()
-        n_heads, n_kv_heads = site.site.n_heads, site.site.n_kv_heads
+        n_heads, n_kv_heads = site.n_heads, site.n_kv_heads
         kept = [head for head in range(n_heads) if head not in set(removed)]
         # A layer that loses every head keeps its first one with a zero output: every family's forward still runs.
         self.emptied = not kept
@@ -83,7 +84,7 @@ class _SiteCut:
     def write(self, cuts: CutList) -> None:
         """Append this module's cuts to the list."""
         if self.even_group is None and any("qkv" in axis.blocks for axis in self.layout.projections):
-            raise SurgeryError(f"{self.site.site.name} interleaves grouped heads; only whole groups can be removed.")
+            raise SurgeryError(f"{self.site.name} interleaves grouped heads; only whole groups can be removed.")
         for axis in (*self.layout.projections, self.layout.output):
             self._write_axis(axis, cuts)
         if self.emptied:
@@ -109,11 +110,11 @@ class _SiteCut:
         """Uneven groups: the projection hands out its key/value heads once for every query that uses them."""
         if axis.axis != "out":
             raise SurgeryError(
-                f"{self.site.site.name} shares key/value heads between queries and reads {axis.path} as a parameter; "
+                f"{self.site.name} shares key/value heads between queries and reads {axis.path} as a parameter; "
                 "only whole groups of queries can be removed."
             )
         for path, _, size in self._tensors(axis)[:1]:
-            slots = sum(self.site.site.n_kv_heads if b in ("k", "v") else self.site.site.n_heads for b in axis.blocks)
+            slots = sum(self.site.n_kv_heads if b in ("k", "v") else self.site.n_heads for b in axis.blocks)
             chunk, start, ranges = size // slots, 0, []
             for block in axis.blocks:
                 order = self.kv_of_query if block in ("k", "v") else range(len(self.kept))
@@ -128,16 +129,16 @@ class _SiteCut:
             cuts["behave"].append({"module": self._path(""), "behaviour": behaviour, "arguments": arguments})
 
         # First, while the module's forward still has its own signature.
-        known = inspect.signature(self.site.site.module.forward).parameters
+        known = inspect.signature(self.site.module.forward).parameters
         for argument in self.layout.head_arguments:
             if argument in known:
-                behave("select_head_argument", argument=argument, kept=self.kept, n_heads=self.site.site.n_heads)
-        width, chunk = self.site.output_weight.shape[0], self.site.output_weight.shape[0] // self.site.site.n_heads
+                behave("select_head_argument", argument=argument, kept=self.kept, n_heads=self.site.n_heads)
+        width, chunk = self.site.output_weight.shape[0], self.site.output_weight.shape[0] // self.site.n_heads
         if "shared_position_bias" in self.layout.behaviours:
             behave("share_position_bias", kept=self.kept)
         if "fixed_width" in self.layout.behaviours:
             # Some forwards divide the width by the (now smaller) number of heads, or remember the number of heads.
-            n_heads, kept = self.site.site.n_heads, len(self.kept)
+            n_heads, kept = self.site.n_heads, len(self.kept)
             widths = {n_heads: kept, width // kept: chunk, width: kept * chunk}
             changes = {str(wide): narrow for wide, narrow in widths.items() if wide != narrow}
             behave("narrow_reshapes", widths=changes, n_heads=kept, head_dim=chunk)
@@ -161,7 +162,7 @@ class _SiteCut:
         repeated = self.even_group is None
         heads = len(self.kept)
         kv_heads = heads if repeated else len(self.kept_kv)
-        chunk = self.site.output_weight.shape[0] // self.site.site.n_heads
+        chunk = self.site.output_weight.shape[0] // self.site.n_heads
         group = 1 if repeated else self.even_group or 1
         return {
             "heads": heads,
@@ -176,7 +177,7 @@ class _SiteCut:
 
     def _refuse_if_joined(self) -> None:
         for reason in self._reasons():
-            name = f"{self.site.site.name} ({type(self.site.site.module).__qualname__})"
+            name = f"{self.site.name} ({type(self.site.module).__qualname__})"
             raise SurgeryError(
                 f"Heads of {name} cannot be cut: {reason}. Use plan.masked(model), or save the masked variant."
             )
@@ -191,7 +192,7 @@ class _SiteCut:
         width = self.site.output_weight.shape[0]
         for path in self.layout.joint_norms:
             weight = getattr(self.site.find(path), "weight", None)
-            if weight is not None and weight.numel() >= width and self.site.site.n_heads > 1:
+            if weight is not None and weight.numel() >= width and self.site.n_heads > 1:
                 yield f"{path} normalises all heads together, so the others would change"
 
 

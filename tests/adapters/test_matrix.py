@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from oattn_hub.adapters import find_adapter
+from oattn_hub.adapters import adapt
 from oattn_hub.attention import AttentionStore, capture
 
 KINDS = ("scores", "logits", "probs")
@@ -40,9 +40,9 @@ def test_zoo_is_large_enough(zoo: Any) -> None:
 
 def test_every_attention_module_is_captured_and_the_model_does_not_notice(specimen: Any) -> None:
     model, inputs = specimen.build()
-    adapter = find_adapter(model)
+    adapter = adapt(model)
     assert adapter.name == specimen.adapter
-    sites = adapter.sites(model)
+    sites = adapter.sites
     assert [site.layer for site in sites] == list(range(specimen.n_layers))
     with torch.no_grad():
         before = _tensors(model(**inputs))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from torch import nn
 
-from oattn_hub.adapters import Adapter, find_adapter, get_adapter, list_adapters, register, registry
+from oattn_hub.adapters import Adapter, adapt, get_adapter, list_adapters, register, registry
 from oattn_hub.errors import AdapterError
 
 
@@ -59,7 +59,7 @@ def test_third_parties_join_and_never_replace(fresh_registry: None, monkeypatch:
     monkeypatch.setattr(registry, "entry_points", lambda group: offers)
     with pytest.warns(UserWarning, match="offers an adapter 'bert'; oattn_hub has one"):
         assert "stranger" in list_adapters()
-    assert type(get_adapter("bert")).__name__ == "BertAdapter"
+    assert get_adapter("bert").__name__ == "BertAdapter"
     registry._load_all.cache_clear()
 
 
@@ -72,7 +72,7 @@ def test_subclasses_are_served_like_their_parent(zoo: Any) -> None:
     model, _ = zoo.BY_NAME["llama"].build()
     for layer in model.layers:
         layer.self_attn.__class__ = MyAttention
-    assert find_adapter(model).name == "llama"
+    assert adapt(model).name == "llama"
 
 
 def test_parts_of_several_families(zoo: Any) -> None:
@@ -82,21 +82,21 @@ def test_parts_of_several_families(zoo: Any) -> None:
             self.vision = zoo.BY_NAME["vit"].build()[0]
             self.text = zoo.BY_NAME["gpt2"].build()[0]
 
-    adapter = find_adapter(Both())
+    adapter = adapt(Both())
     assert adapter.name == "gpt2+vit"
-    sites = adapter.sites(Both())
+    sites = adapter.sites
     assert [(site.layer, site.group) for site in sites] == [
         (0, "encoder"),
         (1, "encoder"),
         (2, "decoder"),
         (3, "decoder"),
     ]
-    assert all(adapter.layout[site.kind] is not None for site in sites)
-    assert find_adapter(Both(), name="vit").name == "vit"
+    assert all(site.described is not None for site in sites)
+    assert adapt(Both(), "vit").name == "vit"
 
 
 def test_grouped_queries_are_counted(zoo: Any) -> None:
-    site = get_adapter("llama").sites(zoo.BY_NAME["llama"].build()[0])[0]
+    site = adapt(zoo.BY_NAME["llama"].build()[0], "llama").sites[0]
     assert (site.n_heads, site.n_kv_heads, site.head_dim) == (4, 2, 8)
 
 

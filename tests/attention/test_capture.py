@@ -42,6 +42,14 @@ class PlainAttention(HiddenAttention):
         return ((q @ k.transpose(-1, -2)).softmax(-1) @ v).transpose(1, 2).flatten(2)
 
 
+def nothing_left(model: nn.Module) -> bool:
+    everywhere = torch.nn.modules.module
+    left = [*everywhere._global_forward_hooks, *everywhere._global_forward_pre_hooks]
+    left += [hook for module in model.modules() for hook in (*module._forward_hooks, *module._forward_pre_hooks)]
+    replaced = any("forward" in module.__dict__ for module in model.modules())
+    return not left and not replaced and torch._C._len_torch_function_stack() == 0
+
+
 def test_names_at_top_level(bert: Built) -> None:
     model, inputs = bert
     with torch.no_grad(), oh.capture(model) as store:
@@ -60,8 +68,7 @@ def test_model_is_as_before_after_an_exception(bert: Built) -> None:
         model(**inputs)
         raise RuntimeError("stop")
     assert store.n_batches == 1
-    assert not any("forward" in module.__dict__ for module in model.modules())
-    assert torch._C._len_torch_function_stack() == 0
+    assert nothing_left(model)
 
 
 def test_a_call_that_fails_leaves_no_batch_and_the_next_one_counts(bert: Built) -> None:
@@ -237,10 +244,39 @@ def test_a_module_that_runs_twice_raises() -> None:
         model(torch.randn(1, 5, 8))
 
 
-def test_a_part_called_alone_raises(bert: Built) -> None:
-    model, _ = bert
-    with torch.no_grad(), capture(model), pytest.raises(CaptureError, match="outside a forward call"):
+def test_a_part_called_alone_is_a_batch_if_its_layers_all_run(bert: Built) -> None:
+    model, inputs = bert
+    with torch.no_grad(), capture(model) as store:
+        model(**inputs)
         model.encoder(torch.zeros(1, 4, 32))
+        with pytest.raises(CaptureError, match=r"Only 1 of 2 attention layers ran"):
+            model.encoder.layer[1](torch.zeros(1, 4, 32))
+        with pytest.raises(CaptureError, match="outside a forward call"):
+            model.encoder.layer[1].attention(torch.zeros(1, 4, 32))
+    assert store.n_batches == 2
+    assert store.shape(1) == (4, 4, 8)
+
+
+@pytest.mark.parametrize("name", ["t5", "bart", "whisper"])
+def test_generate_of_an_encoder_decoder(zoo: Any, name: str) -> None:
+    import transformers
+
+    base, inputs = zoo.BY_NAME[name].build()
+    base.config.tie_word_embeddings = True
+    model_class = {"t5": "T5ForConditionalGeneration", "bart": "BartForConditionalGeneration"}.get(
+        name, "WhisperForConditionalGeneration"
+    )
+    torch.manual_seed(0)
+    model = getattr(transformers, model_class)(base.config).eval()
+    given = {key: value for key, value in inputs.items() if not key.startswith("decoder")}
+    options = {"max_new_tokens": 3, "min_new_tokens": 3, "do_sample": False}
+    plain = model.generate(**given, **options)
+    with torch.no_grad(), capture(model) as store:
+        captured = model.generate(**given, **options)
+    assert torch.equal(plain, captured)
+    assert store.n_batches == 4  # the encoder once, then three tokens
+    assert store.batches("encoder") == [0]
+    assert [store.shape(batch, "cross")[0] for batch in store.batches("cross")] == [1, 1, 1]
 
 
 def test_a_model_without_attention_raises() -> None:

@@ -39,7 +39,7 @@ def some_heads(model: Any) -> list[tuple[int, int]]:
     if shared := shared_layers(sites):
         return [(layer, head) for layer in shared[0] for head in (0, 2)]
     chosen = set(random.Random(0).sample(heads, max(1, len(heads) // 3)))
-    return sorted(chosen | {head for head in heads if head[0] == sites[-1].site.layer})
+    return sorted(chosen | {head for head in heads if head[0] == sites[-1].layer})
 
 
 def test_cut_equals_masked(specimen: Any) -> None:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from oattn_hub.pruning.sites import Head, HeadSite, all_heads, head_sites
+from oattn_hub.adapters import AttentionSite
+from oattn_hub.pruning.sites import Head, all_heads, head_sites
 
 if TYPE_CHECKING:
     from oattn_hub.inputs import CalibrationInputs
@@ -53,7 +54,7 @@ class Subject:
     seed: int = 0
 
     @cached_property
-    def sites(self) -> list[HeadSite]:
+    def sites(self) -> list[AttentionSite]:
         """The attention layers, in model order."""
         return head_sites(self.loaded.model, self.adapter)
 

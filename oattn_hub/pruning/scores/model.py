@@ -14,15 +14,15 @@ from oattn_hub.pruning.scores.base import Score, Subject, Values
 if TYPE_CHECKING:
     import torch
 
+    from oattn_hub.adapters import AttentionSite
     from oattn_hub.models.load import LoadedModel
-    from oattn_hub.pruning.sites import HeadSite
 
 
 def _weight(subject: Subject) -> Values:
-    return np.array([_value_output_norm(site, head) for site in subject.sites for head in range(site.site.n_heads)])
+    return np.array([_value_output_norm(site, head) for site in subject.sites for head in range(site.n_heads)])
 
 
-def _value_output_norm(site: HeadSite, head: int) -> float:
+def _value_output_norm(site: AttentionSite, head: int) -> float:
     """Frobenius norm of W_V W_O of one head: the largest map from an attended token to the output."""
     output = site.output_weight.detach().float()[site.features([head])]
     value = _value_weight(site, head)
@@ -33,11 +33,11 @@ def _value_output_norm(site: HeadSite, head: int) -> float:
     return float((value.T @ output).norm())
 
 
-def _value_weight(site: HeadSite, head: int) -> torch.Tensor | None:
+def _value_weight(site: AttentionSite, head: int) -> torch.Tensor | None:
     """(head width, model width) the value projection of one head."""
-    from oattn_hub.pruning.sites import weight_axis
+    from oattn_hub.adapters.site import weight_axis
 
-    kv_head = head * site.site.n_kv_heads // site.site.n_heads
+    kv_head = head * site.n_kv_heads // site.n_heads
     for axis in site.layout.projections:
         found = site.find(axis.path)
         if found is None or not {"v", "qkv"} & set(axis.blocks):
@@ -63,7 +63,7 @@ def _gradient(subject: Subject) -> Values:
 
 
 def gate_gradients(
-    loaded: LoadedModel, sites: Sequence[HeadSite], scalars: Callable[[], list[torch.Tensor]], n_inputs: int = 1
+    loaded: LoadedModel, sites: Sequence[AttentionSite], scalars: Callable[[], list[torch.Tensor]], n_inputs: int = 1
 ) -> Values:
     """(scalars, inputs, heads) gradients with respect to gates that multiply each head's output on each input.
 
@@ -77,14 +77,14 @@ def gate_gradients(
 
     from oattn_hub.pruning.masks import watched_outputs
 
-    gates = {site.site.layer: torch.ones(n_inputs, site.site.n_heads, requires_grad=True) for site in sites}
+    gates = {site.layer: torch.ones(n_inputs, site.n_heads, requires_grad=True) for site in sites}
     weights = []
     with ExitStack() as stack, torch.enable_grad():
         for site in sites:
             if site.output_module is None:
                 weights.append(site.find(site.layout.output.path))
             else:
-                stack.enter_context(watched_outputs(loaded.model, site, _gated(site, gates[site.site.layer])))
+                stack.enter_context(watched_outputs(loaded.model, site, _gated(site, gates[site.layer])))
         found = []
         for scalar in scalars():
             slopes = torch.autograd.grad(scalar, [*gates.values(), *weights], retain_graph=True, allow_unused=True)
@@ -93,11 +93,11 @@ def gate_gradients(
     return np.stack(found)
 
 
-def _gated(site: HeadSite, gate: torch.Tensor) -> Any:
+def _gated(site: AttentionSite, gate: torch.Tensor) -> Any:
     import torch
 
     heads = torch.zeros(site.output_weight.shape[0], dtype=torch.long)
-    for head in range(site.site.n_heads):
+    for head in range(site.n_heads):
         heads[site.features([head])] = head
 
     def multiply(features: torch.Tensor) -> torch.Tensor:
@@ -113,19 +113,19 @@ def _gated(site: HeadSite, gate: torch.Tensor) -> Any:
 
 
 def _by_head(
-    sites: Sequence[HeadSite], n_inputs: int, gates: dict[int, Any], weights: list[Any], gradients: Any
+    sites: Sequence[AttentionSite], n_inputs: int, gates: dict[int, Any], weights: list[Any], gradients: Any
 ) -> Values:
     """(inputs, heads) gradients in model order; where the output is a parameter, W . dL/dW of the head's part."""
     values, position = [], 0
     for site in sites:
         if site.output_module is not None:
-            found = gates[site.site.layer]
-            values.append(np.zeros((n_inputs, site.site.n_heads)) if found is None else found.double().numpy())
+            found = gates[site.layer]
+            values.append(np.zeros((n_inputs, site.n_heads)) if found is None else found.double().numpy())
             continue
         weight, gradient = weights[position], gradients[position]
         position += 1
         product = (weight * gradient).detach().movedim(int(site.layout.output.axis), 0).flatten(1).sum(1)
-        own = [float(product[site.features([head])].sum()) for head in range(site.site.n_heads)]
+        own = [float(product[site.features([head])].sum()) for head in range(site.n_heads)]
         values.append(np.array([own]))
     return np.concatenate(values, axis=1)
 
