@@ -26,6 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", help="what to evaluate on; default: bundled data")
     parser.add_argument("--variant", choices=("cut", "masked"), default="cut", help="masked keeps the original shape")
     parser.add_argument("--out", type=Path, help="folder for the checkpoint; without it only the plan is made")
+    parser.add_argument("--no-verify", action="store_true", help="do not load the checkpoint again and compare")
     parser.add_argument("--plan", type=Path, help="also write the plan as JSON")
     add_json_flag(parser)
 
@@ -39,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
         plan = PruningPlan.load_file(args.report) if args.report.is_file() else _plan(args, progress)
     if args.plan:
         plan.save(args.plan)
-    result = _cut(args, plan) if args.out else None
+    result = _cut(args, plan) if args.out and plan.heads else None
     if args.json:
         print_json({"plan": plan.to_json(), "result": result, "out": str(args.out) if args.out else None})
         return 0
@@ -52,8 +53,12 @@ def run(args: argparse.Namespace) -> int:
             where = plan.cost["verified_on"]
             words = increase_words(plan.cost)
             out.print(f"{words}, verified on inputs that the search never saw: {where}", markup=False)
-    if args.out:
-        out.print(f"saved to {args.out}", markup=False)
+    if args.out and not plan.heads:
+        out.print("No head can go under this plan, so nothing was saved: the model is the original.", markup=False)
+    elif args.out:
+        out.print(
+            f"saved to {args.out}{', not verified' if args.no_verify else ', loaded again and compared'}", markup=False
+        )
     return 0
 
 
@@ -77,7 +82,7 @@ def _cut(args: argparse.Namespace, plan: Any) -> dict[str, Any]:
 
     evaluation = None if args.report.is_file() else Report.load(args.report).evaluation
     pruned = plan.apply(args.model, evaluation=evaluation)
-    pruned.save_pretrained(args.out, variant=args.variant)
+    pruned.save_pretrained(args.out, variant=args.variant, verify=not args.no_verify)
     if not args.json:
         console().print(str(pruned.result), markup=False)
     result: dict[str, Any] = pruned.result.to_json()
