@@ -12,12 +12,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from oattn_hub.analysis.axes import keep_contexts, read_contexts
 from oattn_hub.analysis.cache import Request, Run
 from oattn_hub.analysis.measure import BatchMeasurement, join_batches, measure_batch
+from oattn_hub.analysis.samples import with_samples
 from oattn_hub.attention.store import KINDS, AttentionStore
 from oattn_hub.errors import InvalidInput
 from oattn_hub.geometry import Questionnaire
-from oattn_hub.progress import Progress, silent
+from oattn_hub.progress import Progress, automatic
 from oattn_hub.records import Provenance, Settings
 from oattn_hub.report import GroupResult, Report
 from oattn_hub.versions import versions
@@ -44,7 +46,7 @@ def analyze(
     *,
     adapter: str | None = None,
     questionnaire: Mapping[str, Any] | None = None,
-    progress: Progress = silent,
+    progress: Progress = automatic,
     **loading: Any,
 ) -> Report:
     """Measure which attention heads a model uses, and how sure that is: an :class:`Analyzer` made and run.
@@ -83,7 +85,7 @@ class Analyzer:
         theory: bool = False,
         *,
         adapter: str | None = None,
-        progress: Progress = silent,
+        progress: Progress = automatic,
     ) -> None:
         if kind not in KINDS:
             raise InvalidInput(f"kind is {kind!r}; choose one of {', '.join(KINDS)}.")
@@ -150,7 +152,9 @@ class Analyzer:
         from oattn_hub.attention import capture_inputs
 
         options: dict[str, Any] = {"progress": self.progress, "adapter": self.adapter, "resume": resume}
-        return capture_inputs(loaded, inputs, folder, self.kinds, **options)
+        store = capture_inputs(loaded, inputs, folder, self.kinds, **options)
+        keep_contexts(store.folder, loaded, inputs)
+        return store
 
     def organise(self, X: ArrayLike) -> Questionnaire:
         """Trees, affinities and their history of one (query, key, head) tensor (Algorithm 1)."""
@@ -183,7 +187,8 @@ class Analyzer:
         _check_kinds(store, self.kinds)
         info = store.info
         settings = self.settings(store.n_batches, 0)
-        groups = {name: self._join(store, name, batches, settings) for name, batches in measured.items()}
+        joined = {name: self._join(store, name, batches, settings) for name, batches in measured.items()}
+        groups = with_samples(joined, store, measured, self.kind)
         provenance = Provenance(
             data=info.description,
             data_fingerprint=store.fingerprint,
@@ -192,7 +197,8 @@ class Analyzer:
             created=datetime.now(UTC).isoformat(timespec="seconds"),
         )
         tokens = info.tokens or next(iter(groups.values())).n_queries
-        report = Report(info.model, replace(settings, tokens=tokens), provenance, groups)
+        kept = read_contexts(store.folder)
+        report = Report(info.model, replace(settings, tokens=tokens), provenance, groups, contexts=kept)
         return self._with_theory(report, store) if self.theory else report
 
     # ------------------------------------------------------------------------------------------------------------------

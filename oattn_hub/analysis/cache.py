@@ -33,7 +33,7 @@ from oattn_hub.versions import versions
 
 _SOURCES = (
     "analyzer.py", "adapters/*.py", "analysis/*.py", "attention/*.py", "geometry/*.py", "inputs/*.py", "inputs/data/*",
-    "models/*.py", "report/group.py", "report/samples.py", "report/theory*.py",
+    "models/*.py", "report/contexts.py", "report/group.py", "report/samples.py", "report/theory*.py",
 )  # fmt: skip
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 

@@ -18,7 +18,6 @@ from oattn_hub.files import read_tensors, write_tensors
 from oattn_hub.geometry import Questionnaire, binary_tree, diffusion, expansion, flexible_tree, stability
 from oattn_hub.records import Settings
 from oattn_hub.report.group import Array, GroupResult
-from oattn_hub.report.samples import display_matrix, display_side, encode, value_range
 
 _QUANTILES = np.linspace(0.0, 1.0, 101)
 _DIMENSIONS = 3
@@ -129,24 +128,7 @@ def join_batches(
         diffusion=coordinates,
         diffusion_eigenvalues=eigenvalues,
         head_labels=_head_tree_labels(affinity, settings.questionnaire),
-        **_display(sample, batches[0], settings.kind),
     )
-
-
-def _display(sample: Array, batch: BatchMeasurement, kind: str) -> dict[str, Array]:
-    """The sample batch's matrices before and after its trees order them."""
-    queries, keys = np.argsort(batch.query_labels[-1]), np.argsort(batch.key_labels[-1])
-    side = display_side(sample.shape[2])
-    before, after = display_matrix(sample, kind, side=side), display_matrix(sample, kind, queries, keys, side)
-    low, high = value_range(before, after)
-    return {
-        "query_labels": batch.query_labels,
-        "key_labels": batch.key_labels,
-        "samples": encode(before, low, high),
-        "organised": encode(after, low, high),
-        "sample_low": low,
-        "sample_high": high,
-    }
 
 
 def _distance_quantiles(distances: Array) -> Array:

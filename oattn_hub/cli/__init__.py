@@ -1,12 +1,14 @@
 """``oattn``: arguments in, library calls, printed words out. No logic lives here.
 
 A verb is a module with ``HELP``, ``add_arguments(parser)`` and ``run(args) -> int``. Verb modules import what they
-need inside ``run``, so that ``oattn --help`` stays instant. Words for people go to stderr, ``--json`` to stdout.
+need inside ``run``, so that ``oattn --help`` stays instant; ``check(args)``, where there is one, refuses bad arguments
+before anything slow starts. Results go to stdout, progress and errors to stderr.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -17,6 +19,7 @@ from oattn_hub.errors import OattnError
 # verb -> module; one line a verb, in the order of the help page
 _VERBS: dict[str, str] = {
     "analyze": "oattn_hub.cli.analyze",
+    "heads": "oattn_hub.cli.heads",
     "compare": "oattn_hub.cli.compare",
     "evaluate": "oattn_hub.cli.evaluate",
     "prune": "oattn_hub.cli.prune",
@@ -28,6 +31,7 @@ _VERBS: dict[str, str] = {
     "card": "oattn_hub.cli.card",
     "hub": "oattn_hub.cli.hub",
     "demo": "oattn_hub.cli.demo",
+    "completion": "oattn_hub.cli.completion",
 }
 
 
@@ -40,7 +44,7 @@ def build_parser() -> argparse.ArgumentParser:
         module = import_module(module_name)
         subparser = verbs.add_parser(verb, help=module.HELP, description=module.HELP)
         module.add_arguments(subparser)
-        subparser.set_defaults(run=module.run)
+        subparser.set_defaults(run=module.run, check=getattr(module, "check", None))
     return parser
 
 
@@ -48,10 +52,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; a library error becomes one line on stderr and exit code 1."""
     args = build_parser().parse_args(argv)
     try:
+        if args.check is not None:
+            args.check(args)
         return int(args.run(args))
     except OattnError as error:
         print(f"oattn: {error}", file=sys.stderr)
         return 1
+    except BrokenPipeError:  # the reader, `head` for one, has seen enough
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123 - so that the flush at exit says nothing either
+        return 0
     except KeyboardInterrupt:
         print("oattn: interrupted; run the same command again to go on where it stopped.", file=sys.stderr)
         return 130

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
+from oattn_hub.cli import checks
 from oattn_hub.cli.loading import add_loading_arguments, loading_options
-from oattn_hub.cli.terminal import add_json_flag, console, print_json, progress_bar
+from oattn_hub.cli.terminal import add_json_flag, console, next_commands, print_json, progress_bar
 
 if TYPE_CHECKING:
     from oattn_hub.report import Report
@@ -32,11 +34,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_loading_arguments(parser)
 
 
+def check(args: argparse.Namespace) -> None:
+    """Refuse what cannot work."""
+    checks.model(args.model)
+    checks.data(args.data)
+    checks.count(args.batches, "--batches")
+    checks.count(args.tokens, "--tokens", least=2)
+    checks.count(args.seed, "--seed", least=0)
+    checks.choice(args.kind, "--kind", ("probs", "scores", "logits"))
+    checks.output_folder(_out(args), ("report.json",), "a report")
+
+
+def _out(args: argparse.Namespace) -> Path:
+    out: Path = args.out or Path("runs") / Path(args.model).name
+    return out
+
+
 def run(args: argparse.Namespace) -> int:
     """Analyse, write the report, and print its shortest form."""
     from oattn_hub.analyzer import analyze
 
-    out = args.out or Path("runs") / Path(args.model).name
+    out = _out(args)
     with progress_bar() as progress:
         report = analyze(
             args.model,
@@ -55,7 +73,8 @@ def run(args: argparse.Namespace) -> int:
         report.save_figures(out / "figures")
     if args.json:
         print_json(summary(report, out))
-    _print(report, out)
+    else:
+        _print(report, out)
     return 0
 
 
@@ -82,7 +101,7 @@ def _print(report: Report, out: Path) -> None:
 
     screen = console()
     for finding in report.findings():
-        screen.print(f"• {finding}")
+        screen.print(f"• {finding}", markup=False)
     for name in report.groups:
         heads = sorted((head for head in report.heads if head.group == name), key=lambda head: head.rank)
         table = Table(title=f"{name}: lowest and highest entropy of {len(heads)} heads", title_justify="left")
@@ -94,7 +113,12 @@ def _print(report: Report, out: Path) -> None:
         screen.print(table)
     for finding in report.theory.findings if report.theory else []:
         screen.print(f"• {finding}", markup=False)
-    screen.print(f"report {out}\npage   {out / 'report.html'}", soft_wrap=True)
+    screen.print(f"report {out}\npage   {out / 'report.html'}", soft_wrap=True, markup=False)
+    next_commands(
+        f"oattn evaluate {quote(str(out))}                       # what removing heads costs",
+        f"oattn prune {quote(str(out))} --budget 1% --out pruned   # the smaller model",
+        f"oattn heads {quote(str(out))} --csv                      # the table of heads",
+    )
 
 
 def _cells(head: Any, n_batches: int) -> list[str]:

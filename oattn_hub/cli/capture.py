@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from oattn_hub.cli import checks
 from oattn_hub.cli.loading import add_loading_arguments, loading_options
 from oattn_hub.cli.terminal import add_json_flag, console, print_json, progress_bar
 
@@ -25,6 +26,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--resume", action="store_true", help="go on with a store that was cut short")
     add_loading_arguments(parser)
     add_json_flag(parser)
+
+
+def check(args: argparse.Namespace) -> None:
+    """Refuse what cannot work."""
+    checks.model(args.model)
+    checks.data(args.data)
+    checks.count(args.batches, "--batches")
+    checks.count(args.tokens, "--tokens", least=2)
+    checks.count(args.pool, "--pool")
+    checks.count(args.seed, "--seed", least=0)
 
 
 def run(args: argparse.Namespace) -> int:

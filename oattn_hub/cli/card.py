@@ -6,7 +6,9 @@ import argparse
 import sys
 from pathlib import Path
 
+from oattn_hub.cli import checks
 from oattn_hub.cli.terminal import console
+from oattn_hub.errors import LoadError
 
 HELP = "write the model card of a report or a pruned checkpoint"
 
@@ -16,6 +18,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", type=Path, help="a folder written by `oattn analyze` or `oattn prune`")
     parser.add_argument("--repo", metavar="REPO_ID", help="where it will be published, for the snippet in the card")
     parser.add_argument("--out", type=Path, metavar="DIR", help="write README.md and its figures here (else to stdout)")
+
+
+def check(args: argparse.Namespace) -> None:
+    """Refuse what cannot work."""
+    if not args.folder.is_dir():
+        raise LoadError(f"There is no folder {args.folder}. Name one that `oattn analyze` or `oattn prune` wrote.")
+    if args.repo is not None:
+        checks.repo_id(args.repo)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from oattn_hub.cli import checks
 from oattn_hub.cli.terminal import add_json_flag, console, print_json
 
 HELP = "compare two reports: two models, two data sets, or before and after fine-tuning"
@@ -18,6 +19,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_json_flag(parser)
 
 
+def check(args: argparse.Namespace) -> None:
+    """Refuse what cannot work."""
+    checks.report(args.a)
+    checks.report(args.b)
+    checks.output_folder(args.out, ("comparison.json",), "a comparison")
+
+
 def run(args: argparse.Namespace) -> int:
     """Compare, and say what differs."""
     from rich.table import Table
@@ -25,12 +33,13 @@ def run(args: argparse.Namespace) -> int:
     from oattn_hub.report import compare
 
     comparison = compare(args.a, args.b)
-    written = comparison.save(args.out, args.a) if args.out else []
+    written = comparison.save(args.out, args.a, args.b) if args.out else []
     if args.json:
         print_json(comparison.to_json())
+        return 0
     screen = console()
     for finding in comparison.findings:
-        screen.print(f"• {finding}")
+        screen.print(f"• {finding}", markup=False)
     columns, rows = comparison.table()
     table = Table(*columns)
     for row in rows:

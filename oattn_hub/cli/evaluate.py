@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 
-from oattn_hub.cli.terminal import add_json_flag, console, print_json, progress_bar
+from oattn_hub.cli import checks
+from oattn_hub.cli.terminal import add_json_flag, console, next_commands, print_json, progress_bar
 
 if TYPE_CHECKING:
+    from oattn_hub.report import Report
     from oattn_hub.report.evaluation import EvaluationSection
 
 HELP = "measure what removing heads costs by every score, and add it to a report"
@@ -26,6 +29,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=0, help="of inputs, random removals and bootstrap (0)")
     parser.add_argument("--figure", type=Path, help="where to draw the curves (REPORT/figures/evaluation-….png)")
     add_json_flag(parser)
+
+
+def check(args: argparse.Namespace) -> None:
+    """Refuse what cannot work."""
+    checks.report(args.report)
+    checks.count(args.inputs, "--inputs")
+    checks.count(args.tokens, "--tokens", least=2)
+    checks.count(args.seeds, "--seeds", least=5)
+    checks.count(args.seed, "--seed", least=0)
+    checks.data(args.data)
+    if args.model is not None:
+        checks.model(args.model)
+    checks.scores(args.scores.split(","))
 
 
 def run(args: argparse.Namespace) -> int:
@@ -53,8 +69,13 @@ def run(args: argparse.Namespace) -> int:
         joined.write_page(args.report / "report.html")
     if args.json:
         print_json({"evaluation": section.to_json(), "findings": section.findings, "figure": str(figure)})
-    else:
-        _print(section, figure)
+        return 0
+    _print(joined, section, figure)
+    folder = quote(str(args.report))
+    next_commands(
+        f"oattn prune {folder} --budget 1% --out pruned   # the smaller model",
+        f"oattn heads {folder}                            # every head: verdict, cost, entropy",
+    )
     return 0
 
 
@@ -68,17 +89,20 @@ def _draw(section: EvaluationSection, path: Path) -> Path:
     return path
 
 
-def _print(section: EvaluationSection, figure: Path) -> None:
+def _print(report: Report, section: EvaluationSection, figure: Path) -> None:
+    from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    columns, rows = section.table()
-    table = Table(title=f"{section.metrics[0].title} after removing heads (lower is better)")
-    for column in columns:
-        table.add_column(column)
-    for row in rows:
-        table.add_row(*row)
     out = console()
+    for sentence in report.findings()[:3]:
+        out.print(f"• {sentence}", markup=False)
+    table = Table(title=f"{section.metrics[0].title}, after removing heads by …", box=SIMPLE_HEAD, title_justify="left")
+    table.add_column("score")
+    for fraction in section.fractions[1:]:
+        table.add_column(f"{fraction:.0%}", justify="right", no_wrap=True)
+    for result in section.scores:
+        table.add_row(result.title, *(f"{value:.3f}" for value in result.curves["divergence"].mean[1:]))
     out.print(table)
     for finding in section.findings:
-        out.print(f"- {finding}", markup=False)
+        out.print(f"• {finding}", markup=False)
     out.print(f"{section.evaluations} evaluations in {section.seconds:.0f} s; curves: {figure}", markup=False)

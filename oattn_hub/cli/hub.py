@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from oattn_hub.cli import checks
 from oattn_hub.cli.terminal import add_json_flag, console, print_json
+from oattn_hub.errors import InvalidInput
 
 HELP = "serve a Hub on this machine, or list published reports and pruned variants of a model"
 
@@ -29,6 +31,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     variants.add_argument("base_model", help="e.g. google-bert/bert-base-uncased")
     variants.add_argument("--token", help="a Hub token, if not the one you are logged in with")
     add_json_flag(variants)
+
+
+def check(args: argparse.Namespace) -> None:
+    """Refuse what cannot work."""
+    if args.action == "variants":
+        checks.repo_id(args.base_model)
+    elif not 0 <= args.port < 65536:
+        raise InvalidInput(f"--port is {args.port}; give a number from 0 to 65535.")
 
 
 def run(args: argparse.Namespace) -> int:

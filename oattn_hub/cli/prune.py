@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
-from oattn_hub.cli.terminal import add_json_flag, console, print_json, progress_bar
+from oattn_hub.cli import checks
+from oattn_hub.cli.terminal import add_json_flag, console, next_commands, print_json, progress_bar
 from oattn_hub.errors import InvalidInput
 
 HELP = "cut heads out of a report's model and save the smaller checkpoint"
@@ -26,26 +28,49 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", help="what to evaluate on; default: bundled data")
     parser.add_argument("--variant", choices=("cut", "masked"), default="cut", help="masked keeps the original shape")
     parser.add_argument("--out", type=Path, help="folder for the checkpoint; without it only the plan is made")
-    parser.add_argument("--no-verify", action="store_true", help="do not load the checkpoint again and compare")
     parser.add_argument("--plan", type=Path, help="also write the plan as JSON")
     add_json_flag(parser)
+
+
+def check(args: argparse.Namespace) -> None:
+    """Refuse what cannot work."""
+    if not args.report.is_file():
+        checks.report(args.report, "report or plan")
+        if args.fraction is None and args.budget is None and args.heads is None:
+            raise InvalidInput("Say what to remove: --fraction 0.2, --budget 1% or --heads 0.1,0.5.")
+    if args.fraction is not None:
+        checks.share(args.fraction, "--fraction")
+    if args.budget is not None:
+        checks.share(parse_budget(args.budget), "--budget")
+    if args.heads is not None:
+        parse_heads(args.heads)
+    checks.count(args.min_heads_per_layer, "--min-heads-per-layer", least=0)
+    checks.data(args.data)
+    if args.model is not None:
+        checks.model(args.model)
+    if args.score is not None:
+        checks.scores([args.score])
+    checks.output_folder(args.out, ("oattn_pruned.json",), "a pruned checkpoint")
 
 
 def run(args: argparse.Namespace) -> int:
     """Plan, cut, save, print what it saved."""
     from oattn_hub.pruning import PruningPlan
     from oattn_hub.report.evaluation_words import increase_words
+    from oattn_hub.report.findings import chooser, name_heads
 
     with progress_bar() as progress:
         plan = PruningPlan.load_file(args.report) if args.report.is_file() else _plan(args, progress)
     if args.plan:
         plan.save(args.plan)
-    result = _cut(args, plan) if args.out and plan.heads else None
+    shown = _keep_in_report(args.report, plan)
+    result = _cut(args, plan) if args.out else None
     if args.json:
         print_json({"plan": plan.to_json(), "result": result, "out": str(args.out) if args.out else None})
         return 0
     out = console()
-    out.print(f"{len(plan.heads)} of {plan.n_heads} heads by {plan.score}: {plan.heads}", markup=False)
+    named = name_heads(plan.heads, most=40)
+    out.print(f"{len(plan.heads)} of {plan.n_heads} heads, chosen by {chooser(plan.score)}: {named}", markup=False)
     if plan.cost:
         before, after = plan.cost["before"], plan.cost["after"]
         out.print(f"{plan.cost['title']}: {before:.4f} -> {after:.4f}, {plan.evaluations} evaluations", markup=False)
@@ -53,13 +78,24 @@ def run(args: argparse.Namespace) -> int:
             where = plan.cost["verified_on"]
             words = increase_words(plan.cost)
             out.print(f"{words}, verified on inputs that the search never saw: {where}", markup=False)
-    if args.out and not plan.heads:
-        out.print("No head can go under this plan, so nothing was saved: the model is the original.", markup=False)
-    elif args.out:
-        out.print(
-            f"saved to {args.out}{', not verified' if args.no_verify else ', loaded again and compared'}", markup=False
-        )
+    if shown:
+        out.print(f"{shown} shows this plan", markup=False, soft_wrap=True)
+    if args.out:
+        out.print(f"saved to {args.out}", markup=False, soft_wrap=True)
+        next_commands(f"oattn publish {quote(str(args.out))} OWNER/NAME   # to the Hub; --dry-run DIR sends nothing")
     return 0
+
+
+def _keep_in_report(folder: Path, plan: Any) -> Path | None:
+    """A plan whose cost was verified is what its report answers with from now on; returns the page if there is one."""
+    from oattn_hub.report import Report
+
+    if folder.is_file() or "high" not in (plan.cost or {}):
+        return None
+    report = Report.load(folder).with_plan(plan)
+    report.save(folder)
+    page = folder / "report.html"
+    return report.write_page(page) if page.exists() else None
 
 
 def _plan(args: argparse.Namespace, progress: Any) -> Any:
@@ -71,8 +107,6 @@ def _plan(args: argparse.Namespace, progress: Any) -> Any:
         "max_loss_increase": None if args.budget is None else parse_budget(args.budget),
         "heads": None if args.heads is None else parse_heads(args.heads),
     }
-    if all(value is None for value in options.values()):
-        raise InvalidInput("Say what to remove: --fraction 0.2, --budget 1% or --heads 0.1,0.5.")
     common = {"score": args.score, "min_heads_per_layer": args.min_heads_per_layer, "model": args.model}
     return report.plan(**options, **common, metric=args.metric, data=args.data, progress=progress)
 
@@ -82,7 +116,7 @@ def _cut(args: argparse.Namespace, plan: Any) -> dict[str, Any]:
 
     evaluation = None if args.report.is_file() else Report.load(args.report).evaluation
     pruned = plan.apply(args.model, evaluation=evaluation)
-    pruned.save_pretrained(args.out, variant=args.variant, verify=not args.no_verify)
+    pruned.save_pretrained(args.out, variant=args.variant)
     if not args.json:
         console().print(str(pruned.result), markup=False)
     result: dict[str, Any] = pruned.result.to_json()

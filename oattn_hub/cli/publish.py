@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from oattn_hub.cli import checks
 from oattn_hub.cli.terminal import add_json_flag, console, print_json
+from oattn_hub.errors import LoadError
 
 HELP = "publish a report or a pruned checkpoint to the Hub, in one commit"
 
@@ -27,6 +29,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_json_flag(parser)
 
 
+def check(args: argparse.Namespace) -> None:
+    """Refuse what cannot work."""
+    if not args.folder.is_dir():
+        raise LoadError(f"There is no folder {args.folder}. Name one that `oattn analyze` or `oattn prune` wrote.")
+    checks.repo_id(args.repo_id)
+    if args.report is not None:
+        checks.report(args.report)
+
+
 def run(args: argparse.Namespace) -> int:
     """Publish, and say what was done."""
     from oattn_hub.hub import push_folder
@@ -46,5 +57,5 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print_json(done.to_json())
     for line in done.lines():
-        console().print(line, soft_wrap=True)
+        console(args.json).print(line, soft_wrap=True, markup=False)
     return 0

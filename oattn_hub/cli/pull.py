@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from oattn_hub.cli import checks
 from oattn_hub.cli.terminal import add_json_flag, console, print_json
 
 HELP = "download a report or a pruned checkpoint, checking every file"
@@ -17,8 +18,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--revision", help="a branch, tag or commit (main)")
     parser.add_argument("--token", help="a Hub token, if not the one you are logged in with")
     parser.add_argument("--offline", action="store_true", help="use only what was downloaded before")
-    parser.add_argument("--with-code", action="store_true", help="also fetch .py files other than modeling_pruned.py")
+    parser.add_argument("--with-code", action="store_true", help="also fetch its .py files; nothing is run")
     add_json_flag(parser)
+
+
+def check(args: argparse.Namespace) -> None:
+    """Refuse what cannot work."""
+    checks.repo_id(args.repo_id)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -36,5 +42,5 @@ def run(args: argparse.Namespace) -> int:
         folder = copy_to(folder, args.to)
     if args.json:
         print_json({"repo_id": args.repo_id, "folder": str(folder)})
-    console().print(f"{args.repo_id} is in {folder}; every file has the content that the Hub names.", soft_wrap=True)
+    console(args.json).print(f"{args.repo_id} is in {folder}; every file is as the Hub names it.", soft_wrap=True)
     return 0

@@ -1,25 +1,26 @@
-"""What every verb prints with: words and bars on stderr, JSON on stdout."""
+"""What every verb prints with: results on stdout, progress on stderr; with ``--json`` only JSON on stdout."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from oattn_hub.progress import Progress, silent
+from oattn_hub.progress import Progress
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 
-def console() -> Console:
-    """A rich console on stderr, so that stdout stays clean for ``--json``."""
+def console(json: bool = False) -> Console:
+    """Where results for people go: stdout, or stderr if stdout is for JSON."""
     from rich.console import Console
 
-    return Console(stderr=True, highlight=False)
+    return Console(stderr=json, highlight=False)
 
 
 def print_json(value: Any) -> None:
@@ -34,15 +35,16 @@ def add_json_flag(parser: argparse.ArgumentParser) -> None:
 
 @contextmanager
 def progress_bar() -> Iterator[Progress]:
-    """Bars with stage names and time left when a person watches; silence otherwise."""
+    """On stderr: bars with stage names and time left when a person watches, else one line a stage."""
     if not sys.stderr.isatty():
-        yield silent
+        yield _StageLines()
         return
+    from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bars
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Bars(*columns, console=console()) as bars:
+    with Bars(*columns, console=Console(stderr=True)) as bars:
         tasks: dict[str, Any] = {}
 
         def show(stage: str, done: int, total: int) -> None:
@@ -51,3 +53,23 @@ def progress_bar() -> Iterator[Progress]:
             bars.update(tasks[stage], completed=done, total=total)
 
         yield show
+
+
+class _StageLines:
+    """A line when a stage begins and one when it ends, for logs."""
+
+    def __init__(self) -> None:
+        self.started: dict[str, float] = {}
+
+    def __call__(self, stage: str, done: int, total: int) -> None:
+        if stage not in self.started:
+            self.started[stage] = time.monotonic()
+            print(f"{stage}: {total} steps", file=sys.stderr, flush=True)
+        elif done == total and self.started[stage] >= 0:
+            print(f"{stage}: done in {time.monotonic() - self.started[stage]:.0f} s", file=sys.stderr, flush=True)
+            self.started[stage] = -1.0
+
+
+def next_commands(*commands: str) -> None:
+    """The last lines of a finished verb: what one would run now."""
+    console().print("next:", *commands, sep="\n  ", markup=False, soft_wrap=True)

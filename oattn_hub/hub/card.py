@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from oattn_hub.cards import render
 from oattn_hub.hub.readme import build_readme
+from oattn_hub.report import findings as words
+from oattn_hub.report.answer import GO, STAY, Answer, answer
 
 if TYPE_CHECKING:
     from oattn_hub.records import ModelInfo, Provenance
@@ -23,6 +25,7 @@ DATASET = (
 _DATASET_ID = re.compile(rf"\b{DATASET}([\w-][\w.-]*(?:/[\w.-]+)?)", re.ASCII)
 _SHOWN = 10  # heads in a card's table; all of them are in the report
 _CAPTIONS = {
+    "heads-entropy": "Entropy of every head, layers down and heads across",
     "batches": "Entropy of the heads in every batch",
     "diffusion": "Heads that attend alike lie close together (diffusion map, by layer and by entropy)",
     "tree": "The tree of heads",
@@ -35,7 +38,7 @@ _CAPTIONS = {
 def report_readme(report: Report, figures: Iterable[Path], repo_id: str | None = None) -> str:
     """The README of a results repo; ``figures`` are files that lie in ``figures/`` beside it."""
     names = [path.stem for path in figures]
-    summary = f"entropy of {len(report.heads)} heads over {report.settings.batches} batches"
+    summary = words.answer_sentences(report)[0]
     metadata = {
         "library_name": "oattn_hub",
         **base_metadata(report.model),
@@ -48,38 +51,69 @@ def report_readme(report: Report, figures: Iterable[Path], repo_id: str | None =
 
 
 def _report_values(report: Report, figures: list[str], repo_id: str | None) -> dict[str, Any]:
+    found = answer(report)
     return {
         "model_name": report.model.id,
-        "n_heads": len(report.heads),
         "batches": report.settings.batches,
         "tokens": report.settings.tokens,
         "percent": f"{100 * report.settings.fraction:g}",
-        "findings": report.findings(),
-        "groups": [_group_values(report, name, figures) for name in report.groups],
-        "figures": {"heads": f"figures/{next(name for name in figures if name.startswith('heads'))}.png"},
+        "answer": words.answer_sentences(report),
+        "cost_words": words.cost_words(found.removal) if found.removal else [],
+        "prices": _prices(report, found),
+        "map": _map(found, figures),
+        "groups": [_group_values(report, found, name, figures) for name in report.groups],
+        "entropy_findings": words.entropy_sentences(report),
         "evaluation": evaluation_values(report.evaluation, figures) if report.evaluation else None,
         "theory_findings": list(report.theory.findings) if report.theory else [],
         "theory_figures": section_figures("theory", figures),
+        "guessed": words.guessed(report),
         "place": repo_id or ".",
         "provenance": report_provenance(report),
     }
 
 
-def _group_values(report: Report, group: str, figures: list[str]) -> dict[str, Any]:
+def _map(found: Answer, figures: list[str]) -> dict[str, str]:
+    name = next(name for name in figures if name.startswith("heads"))
+    what = "What losing each head alone costs" if found.alone else "Entropy of every head"
+    marks = "; a cross can go, a dot must stay" if found.verdicts else ""
+    return {"caption": f"{what}, layers down and heads across{marks}", "path": f"figures/{name}.png"}
+
+
+def _prices(report: Report, found: Answer) -> dict[str, Any] | None:
+    prices = [price for price in found.prices if price.bound is not None]
+    if not prices or report.evaluation is None:
+        return None
+    return {
+        "metric": report.evaluation.metrics[0].title,
+        "inputs": report.evaluation.evaluation,
+        "rows": [{"count": len(price.heads), "bound": f"{price.bound:.2g}"} for price in prices],
+    }
+
+
+def _group_values(report: Report, found: Answer, group: str, figures: list[str]) -> dict[str, Any]:
+    """The heads worth a line: those that can go and those that must stay, or, unmeasured, the lowest in entropy."""
     heads: list[HeadRecord] = sorted((h for h in report.heads if h.group == group), key=lambda head: head.rank)
+    verdicts = {head: found.verdicts.get((head.layer, head.head), "") for head in heads}
+    chosen = [[head for head in heads if verdicts[head] == verdict][:_SHOWN] for verdict in (GO, STAY)]
+    shown = [*chosen[0], *chosen[1]] if found.measured else heads[:_SHOWN]
     suffix = "" if len(report.groups) == 1 else f"-{group}"
-    shown = [
-        {"caption": caption, "path": f"figures/{name}{suffix}.png"}
-        for name, caption in _CAPTIONS.items()
-        if f"{name}{suffix}" in figures
-    ]
     return {
         "name": group,
         "n_heads": len(heads),
-        "lowest": heads[:_SHOWN],
-        "highest": heads[: -_SHOWN // 2 - 1 : -1],
-        "figures": shown,
+        "measured": found.measured,
+        "words": words.card_table(found.measured, len(shown), len(heads)),
+        "shown": [{"record": head, "verdict": verdicts[head], "cost": _cost(found, head)} for head in shown],
+        "figures": [
+            {"caption": caption, "path": f"figures/{name}{suffix}.png"}
+            for name, caption in _CAPTIONS.items()
+            if f"{name}{suffix}" in figures
+        ],
     }
+
+
+def _cost(found: Answer, head: HeadRecord) -> str:
+    cost = found.alone.get((head.layer, head.head))
+    return "not measured" if cost is None else f"{cost:.2g}"
 
 
 def section_figures(section: str, figures: Iterable[str]) -> list[dict[str, str]]:

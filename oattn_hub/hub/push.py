@@ -52,7 +52,6 @@ def push_checkpoint(
     repo_id: str,
     *,
     variant: str = "cut",
-    verify: bool = True,
     license: str | None = None,
     evaluation: EvaluationSection | None = None,
     commit_message: str | None = None,
@@ -62,11 +61,10 @@ def push_checkpoint(
     """Publish a pruned checkpoint in one commit: weights, config, plan, modeling file and card.
 
     ``license`` is the base model's, if its card does not say it; ``evaluation`` (``report.evaluation``) is what the
-    card compares with; ``verify=False`` publishes a checkpoint that was not loaded again, and the card says so.
-    Other options as for :func:`push_report`.
+    card compares with. Other options as for :func:`push_report`.
     """
     with _folder(dry_run) as folder:
-        pruned.save_pretrained(folder, variant=variant, verify=verify)
+        pruned.save_pretrained(folder, variant=variant)
         write_checkpoint_card(folder, repo_id, license, evaluation or pruned.evaluation)
         message = commit_message or _message(read_json(folder / _MANIFEST))
         return _publish(folder, repo_id, "checkpoint", message, dry_run, options)
@@ -123,7 +121,7 @@ def write_checkpoint_card(
 ) -> Path:
     """Add the card to a checkpoint's folder; ``evaluation`` serves where the folder has none of its own."""
     from oattn_hub.report.evaluation import EvaluationSection
-    from oattn_hub.report.plot import render, section_figures
+    from oattn_hub.report.plot import evaluation_figures, render
 
     manifest = read_json(folder / _MANIFEST)
     if (folder / _EVALUATION).is_file():  # saved with the checkpoint
@@ -131,7 +129,7 @@ def write_checkpoint_card(
     elif evaluation is not None:
         write_json(folder / _EVALUATION, evaluation.to_json())
     license = license or license_of(manifest["plan"]["model"]["source"])
-    figures = section_figures("evaluation", evaluation)
+    figures = evaluation_figures(evaluation)
     for figure in figures:
         with atomic_path(folder / "figures" / f"{figure.name}.png") as draft:
             draft.write_bytes(render(figure))

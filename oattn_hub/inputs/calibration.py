@@ -93,6 +93,8 @@ def calibration_inputs(
         return _image_text_inputs(loaded, data, batches, tokens, seed, part)
     if loaded.modality == "image":
         pictures, description = media.images(data, batches, seed, part)
+        if loaded.library == "transformers" and loaded.processor is None:
+            description += "; pixels scaled to [-1, 1], a guess, because the model came without a processor"
         return CalibrationInputs(tuple(media.image_batch(loaded, picture) for picture in pictures), description)
     sounds, description = media.sounds(data, batches, seed, part)
     return CalibrationInputs(tuple(media.sound_batch(loaded, sound) for sound in sounds), description)

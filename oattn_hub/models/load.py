@@ -376,9 +376,20 @@ def _explain(request: _Request, error: Exception) -> str:
     if "trust_remote_code" in reason:
         return f"{source} needs code of its own. Read it, then pass trust_remote_code=True (--trust-remote-code)."
     return (
-        f"{source} cannot be loaded: {reason[:300]} Give a Hub id (owner/name), a folder made by save_pretrained, or a "
-        "timm name; offline, it must be in the cache."
+        f"{source} cannot be loaded: {_whole_words(reason)} Give a Hub id (owner/name), a folder made by "
+        "save_pretrained, or a timm name; offline, it must be in the cache."
     )
+
+
+def _whole_words(text: str, most: int = 300) -> str:
+    """A long text cut after a word, and a sentence either way.
+
+    >>> _whole_words("one two three", 9), _whole_words("no file")
+    ('one two …', 'no file.')
+    """
+    if len(text) <= most:
+        return text if text.endswith((".", "!", "?")) else f"{text}."
+    return text[: most + 1].rsplit(" ", 1)[0] + " …"
 
 
 @contextmanager

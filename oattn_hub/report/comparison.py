@@ -81,8 +81,9 @@ class Comparison:
         """The comparison as JSON-able values."""
         return asdict(self)
 
-    def save(self, folder: str | Path, report: Report | str | Path) -> list[Path]:
-        """Write ``comparison.json``, the figures, and the page of ``report`` (A) with the comparison in it."""
+    def save(self, folder: str | Path, a: Report | str | Path, b: Report | str | Path) -> list[Path]:
+        """Write ``comparison.json``, the figures, and the page that shows both reports side by side."""
+        from oattn_hub.report.comparison_page import write_comparison_page
         from oattn_hub.report.plot import render, section_figures
 
         target = Path(folder)
@@ -92,8 +93,8 @@ class Comparison:
             paths.append(target / f"{planned.name}.png")
             with atomic_path(paths[-1]) as draft:
                 draft.write_bytes(render(planned))
-        shown = report if isinstance(report, Report) else Report.load(report)
-        return [*paths, shown.write_page(target / "comparison.html", self)]
+        report_a, report_b = (x if isinstance(x, Report) else Report.load(x) for x in (a, b))
+        return [*paths, write_comparison_page(self, report_a, report_b, target / "comparison.html")]
 
     def table(self) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
         """Column names and one row of printed values per pair of groups."""
@@ -250,9 +251,12 @@ def _findings(groups: tuple[GroupComparison, ...], names: tuple[str, str]) -> li
         findings.append(_geometry_finding(group))
         if group.spearman is not None:
             moved = max(group.matched, key=lambda head: abs(head.rank_b - head.rank_a))
+            most = (
+                f"head {moved.layer}.{moved.head} moved most" if moved.rank_a != moved.rank_b else "none of them moved"
+            )
             findings.append(
                 f"{group.group_a}: the {len(group.matched)} heads rank alike with a Spearman correlation of "
-                f"{group.spearman:.2f}; head {moved.layer}.{moved.head} moved most."
+                f"{group.spearman:.2f}; {most}."
             )
     return findings
 

@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Self
 
 from oattn_hub.errors import FormatError, InvalidInput
-from oattn_hub.report.theme import SERIES
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -132,27 +131,10 @@ class EvaluationSection:
         return table(self)
 
     def draw_cost_of_removal(self, ax: Axes) -> Axes:
-        """Divergence against the fraction of heads removed, one line a score, the random band behind."""
-        return self._draw(ax, self.metrics[0])
+        """Divergence against the part of the heads removed; see :func:`oattn_hub.report.figures.draw_costs`."""
+        from oattn_hub.report.figures import draw_costs
 
-    def draw_task_metric(self, ax: Axes) -> Axes:
-        """The task's own metric against the fraction of heads removed."""
-        return self._draw(ax, self.primary)
-
-    def _draw(self, ax: Axes, metric: MetricInfo) -> Axes:
-        percent = [100 * fraction for fraction in self.fractions]
-        for number, result in enumerate(self.scores):
-            curve = result.curves[metric.name]
-            if result.name == "random":
-                ax.fill_between(percent, curve.low, curve.high, color="0.5", alpha=0.2, linewidth=0)
-                ax.plot(percent, curve.mean, color="0.5", linestyle="--", label=result.title)
-            else:
-                ax.plot(percent, curve.mean, color=SERIES[number % len(SERIES)], marker=".", label=result.title)
-        ax.axhline(metric.baseline, color="0.5", linewidth=0.8)
-        ax.set_xlabel("heads removed, %")
-        ax.set_ylabel(metric.title)
-        ax.legend(fontsize="x-small")
-        return ax
+        return draw_costs(ax, self)
 
     def to_json(self) -> dict[str, Any]:
         """The section as a JSON-able dict."""

@@ -5,37 +5,124 @@ Figure and table numbers are those of arXiv 2506.15541. Most people reach these 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from oattn_hub.errors import InvalidInput
+from oattn_hub.report.answer import GO, STAY, Answer
 from oattn_hub.report.dendrogram import layout
 from oattn_hub.report.group import Array, GroupResult
-from oattn_hub.report.samples import decode
-from oattn_hub.report.theme import ENTROPY_MAP, LAYER_MAP, LIGHT, MATRIX_MAP, SERIES, Theme
+from oattn_hub.report.theme import COST_MAP, ENTROPY_MAP, LAYER_MAP, LIGHT, MATRIX_MAP, SERIES, Theme
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+    from oattn_hub.report.contexts import Context
+    from oattn_hub.report.evaluation import EvaluationSection, ScoreResult
+
 _LABELLED_LEAVES = 80  # more leaf labels than this cannot be read at card width
 _COLOURINGS = ("layer", "entropy")
+_DASHES = ("-", (0, (6, 2)), (0, (2, 2)), (0, (8, 2, 2, 2)), "-.")
+_NAMED_TOKENS = 64  # more tokens than this cannot be read beside a matrix
 
 
-def draw_heads(ax: Axes, group: GroupResult, theme: Theme = LIGHT) -> Axes:
-    """Mean entropy of every head, layers down, heads across; dots mark heads lowest in every batch."""
+def draw_heads(ax: Axes, group: GroupResult, found: Answer | None = None, theme: Theme = LIGHT) -> Axes:
+    """Every head, layers down, heads across: coloured by what losing it alone costs if ``found`` knows that, else by
+    entropy. A cross can go, a dot must stay; without an answer, a ring is lowest in entropy in every batch."""
+    from matplotlib.colors import LogNorm
+
     layers, rows = np.unique(group.layers, return_inverse=True)
     grid = np.full((len(layers), int(group.heads.max()) + 1), np.nan)
-    grid[rows, group.heads] = group.entropies.mean(axis=0)
     ax.set_facecolor(theme.missing)
-    image = ax.imshow(grid, cmap=ENTROPY_MAP, aspect="auto", interpolation="nearest")
-    lowest = group.bottom_counts == group.n_batches
-    ax.plot(group.heads[lowest], rows[lowest], "o", ms=4, mfc="white", mec="black", mew=0.8, ls="")
-    _colour_bar(ax, image, "head entropy")
+    if found is not None and found.alone:
+        costs = np.array([found.alone.get(key, np.nan) for key in group.head_keys()])
+        most = float(np.nanmax(costs, initial=1e-12))
+        grid[rows, group.heads] = np.maximum(costs, most / 1000)
+        image = ax.imshow(grid, cmap=COST_MAP, aspect="auto", interpolation="nearest", norm=LogNorm())
+        _colour_bar(ax, image, "cost when removed alone")
+        title = "What losing one head costs"
+    else:
+        grid[rows, group.heads] = group.entropies.mean(axis=0)
+        image = ax.imshow(grid, cmap=ENTROPY_MAP, aspect="auto", interpolation="nearest")
+        _colour_bar(ax, image, "head entropy")
+        title = "Entropy of the heads"
+    marks = _verdict_marks(ax, group, rows, found)
     _integer_ticks(ax.xaxis, np.arange(grid.shape[1]))
     _integer_ticks(ax.yaxis, layers)
-    ax.set(xlabel="head", ylabel="layer", title=f"Entropy of the heads ({group.name}); ○ lowest 10 % in every batch")
+    ax.set(xlabel="head", ylabel="layer", title=f"{title} ({group.name}); {marks}")
     return ax
+
+
+def _verdict_marks(ax: Axes, group: GroupResult, rows: Array, found: Answer | None) -> str:
+    """Mark the heads, and say what the marks mean."""
+    from matplotlib.patheffects import withStroke
+
+    if found is None or not found.verdicts:
+        lowest = group.bottom_counts == group.n_batches
+        ax.plot(group.heads[lowest], rows[lowest], "o", ms=4, mfc="white", mec="black", mew=0.8, ls="")
+        return f"○ lowest {100 * group.fraction:.0f} % in every batch"
+    verdicts = np.array([found.verdicts.get(key, "") for key in group.head_keys()])
+    halo = [withStroke(linewidth=4, foreground="white")]
+    for verdict, mark, size in ((GO, "x", 7), (STAY, "o", 4)):
+        chosen = verdicts == verdict
+        style: dict[str, Any] = {"ms": size, "mew": 1.8, "color": "#111111", "ls": "", "path_effects": halo}
+        ax.plot(group.heads[chosen], rows[chosen], mark, **style)
+    return "× can go, ● must stay"
+
+
+def draw_costs(
+    ax: Axes,
+    section: EvaluationSection,
+    metric: str | None = None,
+    scores: Sequence[str] | None = None,
+    theme: Theme = LIGHT,
+) -> Axes:
+    """What removing heads costs, one named line a score; at most five unless ``scores`` names others.
+
+    Args:
+        ax: where to draw.
+        section: what was measured.
+        metric: name of a metric; the divergence if left out.
+        scores: names of scores; if left out the three that cost least, the paper's rule and random removal.
+        theme: colours.
+    """
+    info = next((m for m in section.metrics if m.name == metric), None) if metric else section.metrics[0]
+    if info is None:
+        known = ", ".join(m.name for m in section.metrics)
+        raise InvalidInput(f"metric is {metric!r}; this evaluation has {known}.")
+    shown = [section.score(name) for name in scores] if scores else shown_scores(section)
+    percent = 100 * np.array(section.fractions)
+    ends = []
+    for number, result in enumerate(shown):
+        curve = result.curves[info.name]
+        random = result.name == "random"
+        colour, dash = ("0.5", "--") if random else (SERIES[number % len(SERIES)], _DASHES[number % len(_DASHES)])
+        ax.fill_between(percent, curve.low, curve.high, color=colour, alpha=0.15, linewidth=0)
+        ax.plot(percent, curve.mean, color=colour, linestyle=dash, marker="o", markersize=4)
+        ends.append((curve.mean[-1], result.title, colour))
+    ax.axhline(info.baseline, color=theme.faint, linewidth=0.8, zorder=0)
+    ax.set(xlabel="heads removed, %", ylabel=info.title, title="What removing heads costs")
+    ax.set_xlim(0, percent[-1])
+    _label_ends(ax, ends, float(percent[-1]))
+    return ax
+
+
+def shown_scores(section: EvaluationSection, most: int = 5) -> list[ScoreResult]:
+    """The scores a chart shows at first: the paper's rule, random removal, and the best of the others."""
+    always = [result for result in section.scores if result.name in ("haar", "random")]
+    others = [result for result in section.scores if result not in always]
+    return [*others[: most - len(always)], *always]
+
+
+def _label_ends(ax: Axes, ends: list[tuple[float, str, str]], x: float) -> None:
+    """The lines' names at their ends, pushed apart until none covers another."""
+    low, high = ax.get_ylim()
+    step, place = (high - low) * 0.055, -np.inf
+    for value, title, colour in sorted(ends):
+        place = max(value, place + step)
+        ax.text(1.015 * x, place, title, color=colour, va="center", fontsize=9)
 
 
 def draw_batches(ax: Axes, group: GroupResult, theme: Theme = LIGHT) -> Axes:
@@ -136,8 +223,7 @@ def draw_attention(
 ) -> Axes:
     """One head's attention before or after the trees order its queries and keys (Fig. 1), reduced for display."""
     index = head_index(group, layer, head)
-    codes = (group.organised if organised else group.samples)[index]
-    values = decode(codes, float(group.sample_low[index]), float(group.sample_high[index]), kind)
+    values = sample_matrix(group, index, organised)
     shown = np.sqrt(values) if kind == "probs" else values
     ax.set_facecolor(theme.missing)
     image = ax.imshow(shown, cmap=MATRIX_MAP, interpolation="nearest", aspect=shown.shape[1] / shown.shape[0])
@@ -146,6 +232,51 @@ def draw_attention(
     ax.set(title=f"Layer {layer}, head {head}, {state}", xlabel="key", ylabel="query")
     ax.tick_params(labelbottom=False, labelleft=False, length=0)
     return ax
+
+
+def draw_head(
+    ax: Axes,
+    group: GroupResult,
+    layer: int,
+    head: int,
+    context: Context | None,
+    number: int = 0,
+    theme: Theme = LIGHT,
+) -> Axes:
+    """One head's attention in one context, with its tokens at the sides where they can be read."""
+    values = sample_matrix(group, head_index(group, layer, head), context=number)
+    kind = group.samples[number].kind
+    shown = np.sqrt(values) if kind == "probs" else values
+    ax.set_facecolor(theme.missing)
+    image = ax.imshow(shown, cmap=MATRIX_MAP, interpolation="nearest", aspect=shown.shape[1] / shown.shape[0])
+    _colour_bar(ax, image, f"√{kind}" if kind == "probs" else kind)
+    ax.set(title=f"Layer {layer}, head {head}, context {number}", xlabel="key", ylabel="query")
+    decoder = group.name.startswith(("decoder", "cross"))
+    _position_ticks(ax.yaxis, context and context.axis(group.n_queries, decoder), shown.shape[0])
+    _position_ticks(ax.xaxis, context and context.axis(group.n_keys, decoder and group.name != "cross"), shown.shape[1])
+    ax.tick_params(axis="x", rotation=90)
+    return ax
+
+
+def _position_ticks(axis: Any, positions: Any, shown: int) -> None:
+    """Tokens if they can be read, seconds if it is sound, else numbers."""
+    if positions is not None and positions.kind == "text" and shown <= _NAMED_TOKENS:
+        axis.set_ticks(np.arange(shown), [token.strip() or token for token in positions.tokens], fontsize=6)
+    elif positions is not None and positions.kind == "time":
+        places = np.linspace(0, shown - 1, 6)
+        axis.set_ticks(places, [f"{positions.seconds * place / shown:.1f} s" for place in places])
+
+
+def sample_matrix(group: GroupResult, index: int, organised: bool = False, context: int = 0) -> Array:
+    """One head's attention in one of the contexts that the report keeps, NaN where masked."""
+    if not 0 <= context < len(group.samples):
+        raise InvalidInput(
+            f"The report keeps {len(group.samples)} contexts of group {group.name!r}, counted from 0; {context} is not "
+            "among them. Analyse again if it keeps none."
+        )
+    sample = group.samples[context]
+    values = sample.matrix(index)
+    return values[np.ix_(sample.query_order, sample.key_order)] if organised else values
 
 
 def draw_network(ax: Axes, group: GroupResult, theme: Theme = LIGHT) -> Axes:

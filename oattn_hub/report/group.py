@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oattn_hub.errors import FormatError, InvalidInput
+from oattn_hub.report.contexts import Sample, sample_arrays, samples_from
 from oattn_hub.report.records import HeadRecord, NetworkRecord, StabilityRecord
 
 if TYPE_CHECKING:
@@ -42,9 +43,7 @@ class GroupResult:
         distance_quantiles: (B, n) quantiles of the distances between heads, per batch (what ``compare`` compares).
         diffusion: (H, d) diffusion coordinates of the mean affinity; diffusion_eigenvalues: (d,).
         head_labels: (levels, H) head tree of the mean affinity, root first.
-        query_labels, key_labels: (levels, n) trees of the sample batch.
-        samples, organised: (H, q, k) uint8, the sample batch's attention before and after the trees order it, reduced
-            for display (see ``oattn_hub.report.samples``); sample_low, sample_high: (H,) the values of codes 1 and 255.
+        samples: the attention of a few contexts with their query and key trees, to be looked at.
     """
 
     name: str
@@ -73,12 +72,7 @@ class GroupResult:
     diffusion: Array
     diffusion_eigenvalues: Array
     head_labels: Array
-    query_labels: Array
-    key_labels: Array
-    samples: Array
-    organised: Array
-    sample_low: Array
-    sample_high: Array
+    samples: tuple[Sample, ...] = ()
 
     def __post_init__(self) -> None:
         per_head = len(self.layers)
@@ -148,15 +142,15 @@ class GroupResult:
         """The JSON part and the arrays of the group; :meth:`from_parts` takes both back."""
         values = {item.name: getattr(self, item.name) for item in fields(self)}
         arrays = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
-        plain = {name: value for name, value in values.items() if name not in arrays}
+        plain = {name: value for name, value in values.items() if name not in arrays and name != "samples"}
         for name in ("jaccard", "spearman"):  # JSON has no NaN
             plain[name] = None if np.isnan(plain[name]) else plain[name]
-        return plain, arrays
+        return plain, {**arrays, **sample_arrays(self.samples)}
 
     @classmethod
     def from_parts(cls, plain: dict[str, Any], arrays: dict[str, Array]) -> Self:
         """The group back from :meth:`to_parts`."""
-        values = {**plain, **arrays}
+        values = {**plain, **arrays, "samples": samples_from(arrays)}
         if missing := sorted({item.name for item in fields(cls)} - set(values)):
             raise FormatError(f"Group {plain.get('name')!r} of the report misses {', '.join(missing)}.")
         for name in ("jaccard", "spearman"):
@@ -167,5 +161,5 @@ class GroupResult:
 
 _PER_HEAD = (
     "layer_names", "heads", "entropy_low", "entropy_high", "ranks", "rank_low", "rank_high", "bottom_counts",
-    "top_counts", "coefficients", "diffusion", "samples", "organised", "sample_low", "sample_high",
+    "top_counts", "coefficients", "diffusion",
 )  # fmt: skip

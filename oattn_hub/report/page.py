@@ -1,7 +1,7 @@
 """The page: one self-contained HTML file that shows a report, from disk and without a network.
 
-Jinja fills in the words and tables; plotly.js, embedded from the plotly wheel, draws; ``page.js`` joins the two. Arrays
-travel as deflated typed arrays in base64, so that a thousand heads stay a file one can mail.
+Jinja writes the answer, the words and the tables, so that they are there without JavaScript; the scripts in ``web/``
+draw. Arrays travel as deflated typed arrays in base64, so that a thousand heads stay a file one can mail.
 """
 
 from __future__ import annotations
@@ -11,65 +11,53 @@ import json
 import tempfile
 import webbrowser
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from oattn_hub.files import write_text
+from oattn_hub.report import findings as words
+from oattn_hub.report.answer import GO, STAY, TOLERANCE, UNSURE, Answer, answer
+from oattn_hub.report.contexts import LINEAR_CODES, Context, Sample, code_values
 from oattn_hub.report.dendrogram import layout
 from oattn_hub.report.figures import top_and_bottom
 from oattn_hub.report.group import Array, GroupResult
-from oattn_hub.report.plot import PlannedFigure, render, section_figures
-from oattn_hub.report.theme import ENTROPY_MAP, LAYER_MAP, MATRIX_MAP
+from oattn_hub.report.head_table import head_csv
+from oattn_hub.report.page_table import page_table
+from oattn_hub.report.plot import section_figures
+from oattn_hub.report.theme import COST_MAP, ENTROPY_MAP, LAYER_MAP, MATRIX_MAP, SERIES
+from oattn_hub.report.web_page import Still, fill, resource, stills, verbatim
 
 if TYPE_CHECKING:
-    from oattn_hub.report.comparison import Comparison
     from oattn_hub.report.evaluation import EvaluationSection
     from oattn_hub.report.report import Report
-    from oattn_hub.report.theory import TheorySection
 
-_AFFINITY_STEPS = 255
-_COEFFICIENT_STEPS = 65535
-
-
-@dataclass(frozen=True)
-class PageFigure:
-    """A still figure of the page, as data URLs for light and for dark ground."""
-
-    name: str
-    light: str
-    dark: str
+_STEPS = 255
+_SCRIPTS = ("draw.js", "data.js", "heads.js", "attention.js", "charts.js", "table.js", "main.js")
+_VERDICTS = (None, GO, STAY, UNSURE)
 
 
 @dataclass(frozen=True)
 class PageSection:
-    """A section of findings, with an optional table and still figures."""
+    """A section of findings with still figures."""
 
     title: str
     findings: list[str]
-    figures: list[PageFigure]
-    columns: Sequence[str] = ()
-    rows: Sequence[Sequence[str]] = ()
+    figures: list[Still]
 
 
-def write_page(report: Report, path: Path, comparison: Comparison | None = None) -> Path:
-    """Write the page of a report, and of its comparison with another if there is one."""
-    from jinja2 import Environment, StrictUndefined
-    from plotly.offline import get_plotlyjs
-
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    template = environment.from_string(_resource("page.html.j2"))
-    text = template.render(
-        **_words(report),
-        sections=_sections(report, comparison),
-        css=_verbatim(_resource("page.css")),
-        data=_verbatim(json.dumps(_page_data(report), separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")),
-        plotly=_verbatim(get_plotlyjs()),
-        javascript=_verbatim(_resource("page.js")),
+def write_page(report: Report, path: Path) -> Path:
+    """Write the page of a report."""
+    found = answer(report)
+    text = fill(
+        "page.html.j2",
+        **_words(report, found),
+        sections=_sections(report),
+        data=verbatim(_json(_page_data(report, found))),
+        javascript=verbatim("\n".join(resource(name) for name in _SCRIPTS)),
     )
     write_text(path, text)
     return path
@@ -83,132 +71,229 @@ def show_page(report: Report) -> Path:
     return path
 
 
-def _words(report: Report) -> dict[str, Any]:
+# ---------------------------------------------------------------- words and tables
+
+
+def _words(report: Report, found: Answer) -> dict[str, Any]:
+    section = report.evaluation
     return {
         "model": report.model,
         "settings": report.settings,
         "network": report.network,
-        "findings": report.findings(),
+        "n_heads": len(report.heads),
         "n_groups": len(report.groups),
+        "n_contexts": max(len(group.samples) for group in report.groups.values()),
         "most_batches": max(len(record.entropies) for record in report.network),
         "percent": _percent(report),
+        "answer": found,
+        "headline": words.headline(found, named=False) if found.measured else words.answer_sentences(report)[0],
+        "cost_words": words.cost_words(found.removal) if found.removal else [],
+        "unsure": [head for head, verdict in found.verdicts.items() if verdict == UNSURE],
+        "prices": [price for price in found.prices if price.bound is not None],
+        "tolerance": TOLERANCE,
+        "metric": section.metrics[0].title if section else None,
+        "has_cost": bool(found.alone),
+        "evaluation": _evaluation_words(section) if section else None,
+        "entropy_findings": words.entropy_sentences(report),
         "extremes": {name: top_and_bottom(group) for name, group in report.groups.items()},
-        "about": _about(report),
+        "table": page_table(report),
+        "glossary": words.GLOSSARY,
+        "links": words.links(report),
+        "steps": words.next_steps(report),
+        "sample_note": words.sample_note(report),
+        "about": words.about(report),
     }
 
 
-def _about(report: Report) -> list[tuple[str, str]]:
-    model, settings, provenance = report.model, report.settings, report.provenance
-    questionnaire = ", ".join(f"{name}={value}" for name, value in settings.questionnaire.items())
-    return [
-        ("Model", f"{model.id} at {model.revision} ({model.library}, adapter {model.adapter})"),
-        ("Licence of the model", model.license or "not stated"),
-        ("Data", f"{provenance.data} (SHA-256 {provenance.data_fingerprint})"),
-        ("Again", provenance.command),
-        ("Questionnaire", questionnaire),
-        ("Entropies", f"sum of |coefficient| over the {settings.head_functions} widest query-key Haar functions"),
-        ("Versions", ", ".join(f"{name} {version}" for name, version in provenance.versions.items())),
-        ("Method", "Fasina, Pohle, Su, Coifman: Intrinsic and Extrinsic Organized Attention, arXiv 2506.15541"),
-    ]  # fmt: skip
+def _evaluation_words(section: EvaluationSection) -> dict[str, Any]:
+    columns, rows = section.table()
+    return {
+        "findings": section.findings,
+        "metric": section.metrics[0].title,
+        "columns": columns,
+        "rows": rows,
+        "essential": len(section.fractions),  # the columns a phone has room for: name and costs
+    }
 
 
-def _sections(report: Report, comparison: Comparison | None) -> list[PageSection]:
-    sections = []
-    if comparison is not None:
-        sections.append(_section("Comparison", comparison, *comparison.table()))
-    if report.evaluation is not None:
-        sections.append(_section("Evaluation", report.evaluation, *report.evaluation.table()))
-    if report.theory is not None:
-        sections.append(_section("Theory", report.theory))
-    return sections
+def _sections(report: Report) -> list[PageSection]:
+    if report.theory is None:
+        return []
+    figures = stills(section_figures("theory", report.theory))
+    return [PageSection("Theory", report.theory.findings, figures)]
 
 
-def _section(
-    title: str,
-    section: TheorySection | EvaluationSection | Comparison,
-    columns: Sequence[str] = (),
-    rows: Sequence[Sequence[str]] = (),
-) -> PageSection:
-    return PageSection(title, section.findings, _stills(section_figures(title.lower(), section)), columns, rows)
+# ---------------------------------------------------------------- what the scripts draw from
 
 
-def _stills(planned: list[PlannedFigure]) -> list[PageFigure]:
-    def url(figure: PlannedFigure, dark: bool) -> str:
-        return "data:image/png;base64," + base64.b64encode(render(figure, dark)).decode()
-
-    return [PageFigure(figure.name.replace("_", " "), url(figure, False), url(figure, True)) for figure in planned]
-
-
-def _page_data(report: Report) -> dict[str, Any]:
+def _page_data(report: Report, found: Answer) -> dict[str, Any]:
+    axes = _Axes(report.contexts)
+    section = report.evaluation
     return {
         "kind": report.settings.kind,
+        "file": report.model.id.split("/")[-1],
         "percent": _percent(report),
-        "scales": {"entropy": _scale(ENTROPY_MAP), "layer": _scale(LAYER_MAP), "matrix": _scale(MATRIX_MAP)},
-        "groups": [_group_data(group) for group in report.groups.values()],
+        "measured": found.measured and bool(found.alone),
+        "tolerance": TOLERANCE,
+        "metric": section.metrics[0].title if section else "",
+        "verdicts": _VERDICTS,
+        "series": SERIES,
+        "scales": {
+            name: _scale(map_name)
+            for name, map_name in (
+                ("entropy", ENTROPY_MAP), ("cost", COST_MAP), ("layer", LAYER_MAP), ("matrix", MATRIX_MAP),
+            )
+        },
+        "codeValues": [None, *code_values("probs", 0.0, 1.0)[1:].tolist()],
+        "linearCodes": LINEAR_CODES,
+        "curves": _curves(section) if section else None,
+        "csv": head_csv(report),
+        "groups": [_group_data(group, report, found, axes) for group in report.groups.values()],
+        "axes": axes.written,
+        "pictures": axes.pictures,
+    }  # fmt: skip
+
+
+class _Axes:
+    """The axes that some sample uses, each written once."""
+
+    def __init__(self, contexts: Sequence[Context]) -> None:
+        self.contexts = {context.batch: context for context in contexts}
+        self.written: list[dict[str, Any]] = []
+        self.pictures: list[str] = []
+        self._places: dict[tuple[int, str, int], int] = {}
+
+    def place(self, batch: int, length: int, decoder: bool) -> int | None:
+        """The number of the axis with so many positions in this context, None if nothing is known about it."""
+        context = self.contexts.get(batch)
+        axis = context.axis(length, decoder) if context else None
+        if axis is None:
+            return None
+        key = (batch, axis.name, length)
+        if key not in self._places:
+            self._places[key] = len(self.written)
+            entry = {name: value for name, value in vars(axis).items() if value}
+            if axis.picture:
+                entry["picture"] = len(self.pictures)
+                self.pictures.append(axis.picture)
+            self.written.append(entry)
+        return self._places[key]
+
+
+def _curves(section: EvaluationSection) -> dict[str, Any]:
+    return {
+        "fractions": section.fractions,
+        "metrics": [{"name": m.name, "title": m.title, "baseline": m.baseline} for m in section.metrics],
+        "scores": [
+            {
+                "name": score.name,
+                "title": score.title,
+                "curves": {
+                    name: {part: [float(f"{v:.4g}") for v in getattr(curve, part)] for part in ("mean", "low", "high")}
+                    for name, curve in score.curves.items()
+                },
+            }
+            for score in section.scores
+        ],
     }
 
 
-def _group_data(group: GroupResult) -> dict[str, Any]:
+def _group_data(group: GroupResult, report: Report, found: Answer, axes: _Axes) -> dict[str, Any]:
     return {
         "name": group.name,
-        "queries": group.n_queries,
-        "keys": group.n_keys,
         "batches": group.n_batches,
         "layerNames": list(group.layer_names),
-        "arrays": {name: _pack(array) for name, array in _group_arrays(group).items()},
+        "arrays": {name: _pack(array) for name, array in _group_arrays(group, report, found).items()},
+        "samples": [_sample_data(sample, group, axes) for sample in group.samples],
     }
 
 
-def _group_arrays(group: GroupResult) -> dict[str, Array]:
+def _group_arrays(group: GroupResult, report: Report, found: Answer) -> dict[str, Array]:
     order = group.tree.leaf_order
     tree = layout(group.head_labels, order)
-    magnitudes = np.abs(group.coefficients.astype(np.float64))
-    largest = np.maximum(magnitudes.max(axis=1, initial=0.0), np.finfo(np.float32).tiny)
+    sizes = np.abs(group.coefficients.astype(np.float64))
+    largest = np.maximum(sizes.max(axis=1, initial=0.0), np.finfo(np.float32).tiny)
     integers = {
         "layers": group.layers, "heads": group.heads, "bottom": group.bottom_counts, "top": group.top_counts,
         "folder": group.folders, "order": order, "treeParent": tree.parent, "treeLeaf": tree.leaf,
+        "verdict": [_VERDICTS.index(found.verdicts.get(key)) for key in group.head_keys()],
     }  # fmt: skip
     reals = {
         "entropy": group.entropies.mean(axis=0), "entropyLow": group.entropy_low, "entropyHigh": group.entropy_high,
         "rank": group.ranks, "rankLow": group.rank_low, "rankHigh": group.rank_high, "entropies": group.entropies,
         "treeX": tree.x, "treeY": tree.y, "diffusion": group.diffusion, "coefficientMax": largest,
-        "low": group.sample_low, "high": group.sample_high,
+        **_measured(group, report, found),
     }  # fmt: skip
+    lower = np.tril_indices(group.n_heads, k=-1)
     return {
         **{name: np.asarray(array, dtype=np.int32) for name, array in integers.items()},
         **{name: np.asarray(array, dtype=np.float32) for name, array in reals.items()},
-        "affinity": np.rint(np.clip(group.affinity, 0, 1) * _AFFINITY_STEPS).astype(np.uint8),
-        "coefficients": np.rint(magnitudes / largest[:, None] * _COEFFICIENT_STEPS).astype(np.uint16),
-        "samples": group.samples,
-        "organised": group.organised,
+        "affinityTriangle": np.rint(np.clip(group.affinity[lower], 0, 1) * _STEPS).astype(np.uint8),
+        "coefficients": _decibels(sizes / largest[:, None]),
+    }
+
+
+def _measured(group: GroupResult, report: Report, found: Answer) -> dict[str, Array]:
+    """What the evaluation measured on each head, NaN where it did not."""
+    tables: dict[str, Mapping[tuple[int, int], float]] = {"cost": found.alone}
+    if report.evaluation is not None and any(score.name == "gradient" for score in report.evaluation.scores):
+        tables["gradient"] = report.evaluation.values("gradient")
+    return {
+        name: np.array([values.get(key, np.nan) for key in group.head_keys()])
+        for name, values in tables.items()
+        if values
+    }
+
+
+def _decibels(shares: Array) -> Array:
+    """Codes of sizes relative to the largest: 255 is 1, each 50 less a tenth, 0 is nothing."""
+    with np.errstate(divide="ignore"):
+        return np.asarray(np.clip(np.rint(_STEPS + 50 * np.log10(shares)), 0, _STEPS).astype(np.uint8))
+
+
+def _sample_data(sample: Sample, group: GroupResult, axes: _Axes) -> dict[str, Any]:
+    rows, columns = sample.shape.tolist()
+    decoder = group.name.startswith(("decoder", "cross"))
+    arrays: dict[str, Array] = {}
+    for name, labels, order in (
+        ("query", sample.query_labels, sample.query_order),
+        ("key", sample.key_labels, sample.key_order),
+    ):
+        tree = layout(labels, np.argsort(labels[-1]))
+        arrays[f"{name}Order"] = order.astype(np.int32)
+        arrays[f"{name}Parent"] = tree.parent.astype(np.int32)
+        arrays[f"{name}X"], arrays[f"{name}Y"] = tree.x.astype(np.float32), tree.y.astype(np.float32)
+    return {
+        "batch": sample.batch,
+        "rows": rows,
+        "columns": columns,
+        "full": [group.n_queries, group.n_keys],
+        "query": axes.place(sample.batch, group.n_queries, decoder),
+        "key": axes.place(sample.batch, group.n_keys, decoder and group.name != "cross"),
+        "low": sample.low.tolist(),
+        "high": sample.high.tolist(),
+        "streams": [base64.b64encode(sample.stream(head)).decode() for head in range(group.n_heads)],
+        "arrays": {name: _pack(array) for name, array in arrays.items()},
     }
 
 
 def _pack(array: Array) -> dict[str, Any]:
     """An array as the page's script reads it: little-endian, deflated, base64."""
     content = np.ascontiguousarray(array).astype(array.dtype.newbyteorder("<")).tobytes()
-    data = base64.b64encode(zlib.compress(content, 9)).decode()
+    data = base64.b64encode(zlib.compress(content, 6)).decode()
     return {"dtype": array.dtype.name, "shape": list(array.shape), "data": data}
 
 
-def _scale(name: str) -> list[list[Any]]:
-    """A matplotlib colour map as plotly reads it, so that page and figures have the same colours."""
+def _scale(name: str) -> list[list[int]]:
+    """A matplotlib colour map as red, green and blue at equal steps, so that page and figures have the same colours."""
     import matplotlib as mpl
-    from matplotlib.colors import to_hex
 
-    return [[step / 16, to_hex(mpl.colormaps[name](step / 16))] for step in range(17)]
+    return [[round(255 * part) for part in mpl.colormaps[name](step / 16)[:3]] for step in range(17)]
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"), allow_nan=False, ensure_ascii=False).replace("<", "\\u003c")
 
 
 def _percent(report: Report) -> int:
     return round(100 * report.settings.fraction)
-
-
-def _resource(name: str) -> str:
-    return files("oattn_hub.report").joinpath(name).read_text(encoding="utf-8")
-
-
-def _verbatim(text: str) -> Any:
-    """Mark our own files as not to be escaped; everything from a report is escaped by Jinja."""
-    from markupsafe import Markup
-
-    return Markup(text)

@@ -5,7 +5,7 @@ Each method draws on the ``ax`` it is given, or on a new figure, and returns the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from io import BytesIO
@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from oattn_hub.errors import InvalidInput
 from oattn_hub.files import atomic_path
 from oattn_hub.report import figures
+from oattn_hub.report.answer import Answer, answer
 from oattn_hub.report.group import GroupResult
 from oattn_hub.report.theme import Theme, figure_style
 
@@ -38,8 +40,24 @@ class ReportPlots:
     dark: bool = False
 
     def heads(self, group: str | None = None, ax: Axes | None = None) -> Axes:
-        """Entropy map, layers x heads."""
-        return self._draw(ax, (7, 4), figures.draw_heads, self.report.group(group))
+        """The map, layers x heads: what losing each head costs where that was measured, else entropies."""
+        return self._draw(ax, (7, 4), figures.draw_heads, self.report.group(group), answer(self.report))
+
+    def evaluation(
+        self, metric: str | None = None, scores: Sequence[str] | None = None, ax: Axes | None = None
+    ) -> Axes:
+        """What removing heads costs, score by score (needs ``report.with_evaluation``)."""
+        if self.report.evaluation is None:
+            raise InvalidInput(
+                "This report has no evaluation. Run oh.pruning.evaluate(report) and report.with_evaluation(...)."
+            )
+        return self._draw(ax, (8, 4), figures.draw_costs, self.report.evaluation, metric, scores)
+
+    def head(self, layer: int, head: int, context: int = 0, ax: Axes | None = None) -> Axes:
+        """One head's attention in one of the kept contexts, with its tokens."""
+        group = self.report.group(self.report.head(layer, head).group)
+        found = next((c for c in self.report.contexts if c.batch == context), None)
+        return self._draw(ax, (7, 6), figures.draw_head, group, layer, head, found, context)
 
     def batches(self, group: str | None = None, ax: Axes | None = None) -> Axes:
         """Entropies per batch (Fig. 5)."""
@@ -142,17 +160,31 @@ def render(planned: PlannedFigure, dark: bool = False) -> bytes:
 
 def planned_figures(report: Report) -> list[PlannedFigure]:
     """Every figure of the report, in reading order."""
-    planned = []
+    planned, found = [], answer(report)
     for name, group in report.groups.items():
         suffix = "" if len(report.groups) == 1 else f"-{name}"
-        own = _group_figures(group, report.settings.kind)
+        own = _group_figures(group, report.settings.kind, found)
         planned += [replace(figure, name=figure.name + suffix) for figure in own]
-    for title, section in (("theory", report.theory), ("evaluation", report.evaluation)):
-        planned += section_figures(title, section)
-    return planned
+    planned += section_figures("theory", report.theory)
+    return [*planned, *evaluation_figures(report.evaluation)]
 
 
-def section_figures(title: str, section: TheorySection | EvaluationSection | Comparison | None) -> list[PlannedFigure]:
+def evaluation_figures(section: EvaluationSection | None) -> list[PlannedFigure]:
+    """The divergence and, where it is another one, the task's own metric."""
+    if section is None:
+        return []
+    charts = {"cost_of_removal": section.metrics[0].name, "task_metric": section.primary.name}
+    if len(section.metrics) == 1:
+        del charts["task_metric"]
+    return [
+        PlannedFigure(
+            f"evaluation-{name}", (9, 4), (Panel(partial(figures.draw_costs, section=section, metric=metric)),)
+        )
+        for name, metric in charts.items()
+    ]
+
+
+def section_figures(title: str, section: TheorySection | Comparison | None) -> list[PlannedFigure]:
     """The figures of a report's section: one for each of its ``draw_*`` methods."""
     names = sorted(name for name in dir(section) if name.startswith("draw_"))
     return [
@@ -168,13 +200,15 @@ def _plain(draw: Drawing, ax: Axes, theme: Theme) -> None:
     draw(ax)
 
 
-def _group_figures(group: GroupResult, kind: str) -> Iterator[PlannedFigure]:
+def _group_figures(group: GroupResult, kind: str, found: Answer) -> Iterator[PlannedFigure]:
     def panel(draw: Drawing, projection: str | None = None, **options: Any) -> Panel:
         return Panel(partial(draw, group=group, **options), projection)
 
     extremes = {"lowest": int(np.argmin(group.ranks)), "highest": int(np.argmax(group.ranks))}
     picked = {name: group.head_keys()[index] for name, index in extremes.items()}
-    yield PlannedFigure("heads", (7, 4), (panel(figures.draw_heads),))
+    yield PlannedFigure("heads", (7, 4), (panel(figures.draw_heads, found=found),))
+    if found.alone:
+        yield PlannedFigure("heads-entropy", (7, 4), (panel(figures.draw_heads),))
     yield PlannedFigure("batches", (8, 3.5), (panel(figures.draw_batches),))
     for name, size, projection in (("diffusion", (11, 4.6), None), ("diffusion-3d", (11, 4.8), "3d")):
         colourings = ("layer", "entropy")
@@ -185,7 +219,7 @@ def _group_figures(group: GroupResult, kind: str) -> Iterator[PlannedFigure]:
     yield PlannedFigure("haar-basis", (6, 5), (panel(figures.draw_haar_basis),))
     expansions = tuple(panel(figures.draw_coefficients, layer=layer, head=head) for layer, head in picked.values())
     yield PlannedFigure("coefficients", (11, 3.6), expansions)
-    for name, (layer, head) in picked.items():
+    for name, (layer, head) in picked.items() if group.samples else ():
         place: dict[str, Any] = {"layer": layer, "head": head, "kind": kind}
         views = tuple(panel(figures.draw_attention, organised=organised, **place) for organised in (False, True))
         yield PlannedFigure(f"attention-{name}", (10, 4.2), views)

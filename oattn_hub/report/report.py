@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from oattn_hub.errors import InvalidInput, MissingDependency
 from oattn_hub.records import ModelInfo, Provenance, Settings
+from oattn_hub.report.answer import Removal
+from oattn_hub.report.contexts import Context
 from oattn_hub.report.group import GroupResult
 from oattn_hub.report.records import HeadRecord, NetworkRecord, StabilityRecord
 
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from oattn_hub.pruning import PruningPlan
-    from oattn_hub.report.comparison import Comparison
+    from oattn_hub.report.coefficients import Coefficient
     from oattn_hub.report.evaluation import EvaluationSection
     from oattn_hub.report.plot import ReportPlots
     from oattn_hub.report.theory import TheorySection
@@ -34,6 +36,8 @@ class Report:
     groups: Mapping[str, GroupResult]
     theory: TheorySection | None = field(default=None, repr=False)
     evaluation: EvaluationSection | None = field(default=None, repr=False)
+    removal: Removal | None = field(default=None, repr=False)
+    contexts: tuple[Context, ...] = field(default=(), repr=False)
 
     def __post_init__(self) -> None:
         if not self.groups:
@@ -83,6 +87,13 @@ class Report:
         """This report with an evaluation section."""
         return replace(self, evaluation=section)
 
+    def with_plan(self, plan: PruningPlan) -> Self:
+        """This report with the heads and the cost of a plan, which is what it then answers first."""
+        known = {(record.layer, record.head) for record in self.heads}
+        if strange := sorted(set(plan.heads) - known):
+            raise InvalidInput(f"The plan removes head {strange[0]}, which this report does not know; plan from it.")
+        return replace(self, removal=Removal.of_plan(plan))
+
     @property
     def plot(self) -> ReportPlots:
         """The figures, for notebooks: ``report.plot.heads()``, ``.tree()``, ``.diffusion()`` …"""
@@ -90,19 +101,38 @@ class Report:
 
         return ReportPlots(self)
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the answer and the map."""
+        from oattn_hub.report.notebook import report_html
+
+        return report_html(self)
+
+    def coefficients(self, layer: int, head: int) -> list[Coefficient]:
+        """The head's Haar coefficients on the first context, each with its query folder and its key folder."""
+        from oattn_hub.report.coefficients import head_coefficients
+
+        return head_coefficients(self.group(self.head(layer, head).group), layer, head)
+
     def findings(self) -> list[str]:
         """The report in plain sentences."""
-        from oattn_hub.report.summary import findings
+        from oattn_hub.report.findings import findings
 
         return findings(self)
 
     def to_pandas(self) -> pd.DataFrame:
-        """The head records as a data frame, indexed by (layer, head)."""
+        """One row a head, indexed by (layer, head): verdict, measured cost, entropy with intervals, rank, folder."""
         try:
             import pandas as pd
         except ImportError as error:
             raise MissingDependency("to_pandas needs pandas: pip install 'oattn_hub[pandas]'.") from error
-        return pd.DataFrame(self.heads).set_index(["layer", "head"])
+        columns, rows = self.table()
+        return pd.DataFrame(rows, columns=columns).set_index(["layer", "head"])
+
+    def table(self) -> tuple[list[str], list[list[Any]]]:
+        """Column names and one row a head in model order; the page, ``oattn heads`` and pandas show this table."""
+        from oattn_hub.report.head_table import head_table
+
+        return head_table(self)
 
     def save(self, folder: str | Path) -> Path:
         """Write ``report.json``, ``report.safetensors`` and ``run.json``; returns the folder."""
@@ -124,11 +154,11 @@ class Report:
 
         return report_fingerprint(self)
 
-    def write_page(self, path: str | Path, comparison: Comparison | None = None) -> Path:
+    def write_page(self, path: str | Path) -> Path:
         """Write the self-contained page; returns its path."""
         from oattn_hub.report.page import write_page
 
-        return write_page(self, Path(path), comparison)
+        return write_page(self, Path(path))
 
     def save_figures(self, folder: str | Path, dark: bool = False) -> list[Path]:
         """Draw every figure as PNG; returns the files."""

@@ -1,9 +1,8 @@
-"""Attention matrices small enough to be looked at: block means of at most 64 x 64, one byte an entry.
+"""Matrices small enough to be looked at, for the theory's pictures: block means, one byte an entry.
 
-A report keeps one batch's matrices of every head for display, before and after organisation. Code 0 is a missing
-(masked) entry; codes 1 to 255 run linearly from the head's smallest to its largest value, of the square root for
-``probs``, because attention spans orders of magnitude and a linear scale would show one bright dot. Nothing is
-computed from these bytes.
+Code 0 is a missing (masked) entry; codes 1 to 255 run linearly from the head's smallest to its largest value, of
+the square root for ``probs``, because attention spans orders of magnitude and a linear scale would show one bright dot.
+Nothing is computed from these bytes.
 """
 
 from __future__ import annotations
@@ -14,17 +13,7 @@ from numpy.typing import NDArray
 from oattn_hub.report.group import Array
 
 DISPLAY_SIDE = 64
-_DISPLAY_BYTES = 3_000_000  # of all heads together, so that the page of a thousand heads stays small
 _MISSING, _LOWEST, _HIGHEST = 0, 1, 255
-
-
-def display_side(n_heads: int) -> int:
-    """Rows and columns a head is shown with at most.
-
-    >>> display_side(144), display_side(1000)
-    (64, 54)
-    """
-    return int(min(DISPLAY_SIDE, max(8, np.sqrt(_DISPLAY_BYTES / n_heads))))
 
 
 def display_matrix(

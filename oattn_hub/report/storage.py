@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 from oattn_hub.errors import FormatError, InvalidInput, LoadError
 from oattn_hub.files import fingerprint, read_json, read_tensors, sha256_file, write_json, write_tensors
 from oattn_hub.records import ModelInfo, Provenance, Settings
+from oattn_hub.report.answer import Removal
+from oattn_hub.report.contexts import Context
 from oattn_hub.report.group import Array, GroupResult
 
 if TYPE_CHECKING:
@@ -99,6 +101,8 @@ def _to_parts(report: Report) -> tuple[dict[str, Any], dict[str, Array]]:
         "groups": groups,
         "theory": report.theory.to_json() if report.theory else None,
         "evaluation": report.evaluation.to_json() if report.evaluation else None,
+        "removal": report.removal.to_json() if report.removal else None,
+        "contexts": [context.to_json() for context in report.contexts],
     }
     return document, tensors
 
@@ -116,6 +120,8 @@ def _from_parts(document: dict[str, Any], tensors: dict[str, Array], run: dict[s
         "groups": groups,
         "theory": _read_theory(document.get("theory")),
         "evaluation": _read_evaluation(document.get("evaluation")),
+        "removal": Removal.from_json(document["removal"]) if document.get("removal") else None,
+        "contexts": tuple(Context.from_json(context) for context in document.get("contexts", ())),
     }
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 ENTROPY_MAP = "viridis"
+COST_MAP = "YlOrRd"
 LAYER_MAP = "plasma"
 MATRIX_MAP = "magma"
 # Okabe and Ito's palette without its yellow and black, which vanish on white and on dark ground

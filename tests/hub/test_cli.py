@@ -57,8 +57,8 @@ def test_a_dry_run_needs_no_hub(
 
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
     tiny_report.save(tmp_path / "report")
-    code, _, err = oattn(capsys, "publish", tmp_path / "report", "me/heads", "--dry-run", tmp_path / "dry")
-    assert (code, "nothing was sent" in err, "report.safetensors" in err) == (0, True, True)
+    code, out, _ = oattn(capsys, "publish", tmp_path / "report", "me/heads", "--dry-run", tmp_path / "dry")
+    assert (code, "nothing was sent" in out, "report.safetensors" in out) == (0, True, True)
     code, out, _ = oattn(capsys, "card", tmp_path / "report", "--repo", "me/heads")
     assert (code, out) == (0, (tmp_path / "dry/README.md").read_text())
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from oattn_hub.geometry.tree import PartitionTree
 from oattn_hub.report import GroupResult, ModelInfo, Provenance, Report, Settings
-from oattn_hub.report.samples import display_matrix, encode, value_range
+from oattn_hub.report.contexts import Axis, Context, bytes_per_entry, keep_sample
+from oattn_hub.report.evaluation import Curve, EvaluationSection, MetricInfo, ScoreResult
 
 GroupMaker = Callable[..., GroupResult]
 
@@ -21,6 +23,7 @@ def _make_group(
     n_batches: int = 5,
     tokens: int = 20,
     first_layer: int = 0,
+    kept: bool = False,
 ) -> GroupResult:
     random = np.random.default_rng(len(name) + n_layers + tokens)
     total = n_layers * n_heads
@@ -33,9 +36,9 @@ def _make_group(
     points = random.normal(size=(total, 3)) + layers[:, None]
     distances = np.linalg.norm(points[:, None] - points[None], axis=-1)
     X = random.dirichlet(np.full(tokens, 0.2), size=(total, tokens)).transpose(1, 2, 0)
-    order = random.permutation(tokens)
-    before, after = display_matrix(X, "probs"), display_matrix(X, "probs", order, order)
-    low, high = value_range(before, after)
+    trees = PartitionTree.dyadic(tokens).labels[:, random.permutation(tokens)]
+    per_entry = bytes_per_entry([X.shape], 2) if kept else 1.0  # kept: as an analysis would, else without loss
+    samples = tuple(keep_sample(X, "probs", batch, trees, trees, per_entry) for batch in range(2))
     return GroupResult(
         name=name, n_queries=tokens, n_keys=tokens, fraction=0.1, jaccard=0.9, spearman=0.95,
         layer_names=tuple(f"{name}.layer.{layer + first_layer}.attention" for layer in layers),
@@ -49,9 +52,7 @@ def _make_group(
         affinity=np.exp(-distances / np.median(distances)).astype(np.float32),
         distance_quantiles=np.sort(random.random((n_batches, 11)), axis=1),
         diffusion=points - points.mean(axis=0), diffusion_eigenvalues=np.array([0.9, 0.5, 0.2]),
-        head_labels=PartitionTree.dyadic(total).labels, query_labels=PartitionTree.dyadic(tokens).labels,
-        key_labels=PartitionTree.dyadic(tokens).labels,
-        samples=encode(before, low, high), organised=encode(after, low, high), sample_low=low, sample_high=high,
+        head_labels=PartitionTree.dyadic(total).labels, samples=samples,
     )  # fmt: skip
 
 
@@ -80,6 +81,43 @@ def make_report() -> Callable[..., Report]:
 @pytest.fixture(scope="session")
 def report() -> Report:
     return _make_report(_make_group())
+
+
+def _make_evaluation(report: Report) -> EvaluationSection:
+    """Seven scores; by ablation 0.3 and 1.1 cost nothing, 3.4 and 3.5 much."""
+    heads = tuple((record.layer, record.head) for record in report.heads)
+    alone = {(0, 3): 0.0, (1, 1): 0.0001, (3, 4): 0.03, (3, 5): 0.05}
+    values = tuple(alone.get(head, 0.001 + 0.0001 * place) for place, head in enumerate(heads))
+    fractions = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6)
+
+    def score(name: str, title: str, slope: float) -> ScoreResult:
+        mean = tuple(slope * fraction for fraction in fractions)
+        divergence = Curve(mean, tuple(0.8 * value for value in mean), tuple(1.2 * value for value in mean))
+        loss = Curve(
+            *(tuple(2 + value for value in line) for line in (divergence.mean, divergence.low, divergence.high))
+        )
+        own = values if name == "ablation" else tuple(reversed(values))
+        curves = {"divergence": divergence, "loss": loss}
+        return ScoreResult(name, title, "", "one pass", 1.0, own, curves, slope / 3, slope / 4, slope / 2, 0.5)
+
+    names = {
+        "ablation": "single-head ablation", "gradient": "gradient importance", "displacement": "displacement",
+        "output": "output energy", "weight": "weight magnitude", "random": "random", "haar": "Haar entropy (the paper)",
+    }  # fmt: skip
+    scores = tuple(score(name, title, 0.1 * (1 + place)) for place, (name, title) in enumerate(names.items()))
+    metrics = (
+        MetricInfo("divergence", "KL divergence from the unpruned model", False, False, 0.0),
+        MetricInfo("loss", "loss a token (nats)", False, True, 2.0),
+    )
+    return EvaluationSection(metrics, fractions, heads, scores, 5, 16, "w" * 8, "some text", "other text", "c", "e")
+
+
+@pytest.fixture(scope="session")
+def measured_report(report: Report) -> Report:
+    """The report with an evaluation and with two contexts of words."""
+    axes = [Axis("input_ids", "text", 20, tuple(f"{word}{i}" for i in range(20))) for word in ("word", "other")]
+    contexts = tuple(Context(batch, (axis,)) for batch, axis in enumerate(axes))
+    return replace(report.with_evaluation(_make_evaluation(report)), contexts=contexts)
 
 
 @pytest.fixture(scope="session")

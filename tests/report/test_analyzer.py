@@ -74,7 +74,7 @@ def test_a_report_of_a_tiny_model(bert_folder: Path, inputs: list[dict[str, Any]
     assert set(report.provenance.seconds) == {"load", "capture", "organise", "measure"}
     assert {"torch", "numpy", "oattn_hub", "python"} <= set(report.provenance.versions)
     assert Report.load(out).fingerprint == report.fingerprint
-    assert (out / "report.html").stat().st_size > 1_000_000
+    assert (out / "report.html").stat().st_size > 50_000
 
 
 def test_entropies_are_those_of_the_geometry(bert_folder: Path, inputs: list[dict[str, Any]], tmp_path: Path) -> None:
@@ -244,7 +244,7 @@ def test_one_batch_says_that_nothing_is_known_about_stability(
 ) -> None:
     report = oh.analyze(bert_folder, data=inputs[:1], out=tmp_path)
     assert report.stability[0].jaccard is None
-    assert "only one batch" in report.findings()[0].lower()
+    assert "only one batch" in " ".join(report.findings()).lower()
     assert Report.load(tmp_path).stability == report.stability
 
 
@@ -259,8 +259,9 @@ def test_scores_of_a_causal_model(tmp_path: Path) -> None:
         report = oh.analyze(model, data=data, kind=kind, out=tmp_path / kind)
         assert report.settings.kind == kind
         assert np.isfinite(report.group().entropies).all()
-    masked = Report.load(tmp_path / "logits").group().samples[0]
-    assert (masked[np.triu_indices(14, k=1)] == 0).all()  # missing, not a number
+    masked = Report.load(tmp_path / "logits").group().samples[0].matrix(0)
+    assert np.isnan(masked[np.triu_indices(14, k=1)]).all()
+    assert np.isfinite(masked[np.tril_indices(14)]).all()
 
 
 def test_command_line(text_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -271,9 +272,13 @@ def test_command_line(text_folder: Path, tmp_path: Path, capsys: pytest.CaptureF
     summary = json.loads(captured.out)
     assert len(summary["heads"]) == 12
     assert Path(summary["page"]).exists()
-    assert "lowest and highest entropy of 12 heads" in captured.err
     assert main([*command, "--seed", "1", "--out", str(tmp_path / "other")]) == 0
-    assert capsys.readouterr().out == ""
+    captured = capsys.readouterr()
+    assert "Only entropy was measured on these 12 heads" in captured.out
+    assert f"oattn evaluate {tmp_path / 'other'}" in captured.out
+    assert "heads" not in captured.err  # results go to stdout, progress to stderr
+    assert "organise: done in" in captured.err
+    assert max(len(line) for line in captured.out.splitlines() if str(tmp_path) not in line) <= 80
     assert main(["compare", str(out), str(tmp_path / "other"), "--json", "--out", str(tmp_path / "compared")]) == 0
     assert json.loads(capsys.readouterr().out)["groups"][0]["spearman"] is not None
     assert (tmp_path / "compared/comparison.html").exists()
@@ -305,8 +310,8 @@ def test_the_command_in_the_report_makes_it_again(text_folder: Path, tmp_path: P
     report = oh.analyze(str(text_folder), batches=2, tokens=16)
     words = shlex.split(report.provenance.command)
     assert words[0] == "oattn"
-    assert main([*words[1:], "--out", str(tmp_path)]) == 0
-    assert Report.load(tmp_path).fingerprint == report.fingerprint
+    assert main([*words[1:], "--out", str(tmp_path / "again")]) == 0
+    assert Report.load(tmp_path / "again").fingerprint == report.fingerprint
 
 
 def test_a_report_from_a_store_has_the_numbers_of_the_one_call(

@@ -63,7 +63,7 @@ def test_different_shapes_are_not_matched(
     assert comparison.groups[0].matched == ()
     assert comparison.groups[0].spearman is None
     assert "–" in comparison.table()[1][0]
-    assert len(comparison.save(tmp_path, report)) == 4
+    assert len(comparison.save(tmp_path, report, other)) == 4
 
 
 def test_a_changed_head_is_named(report: Report, make_report: MakeReport) -> None:
@@ -83,16 +83,21 @@ def test_kinds_and_lengths_that_do_not_compare_are_said_first(report: Report) ->
     assert "20 tokens a batch, B 256" in findings[1]
 
 
-def test_folders_can_be_compared_and_the_page_has_the_section(report: Report, tmp_path: Path) -> None:
+def test_folders_can_be_compared_and_the_page_is_about_both(
+    report: Report, measured_report: Report, tmp_path: Path
+) -> None:
     report.save(tmp_path / "a")
-    comparison = oh.compare(tmp_path / "a", tmp_path / "a")
-    written = comparison.save(tmp_path / "out", tmp_path / "a")
+    measured_report.save(tmp_path / "b")
+    comparison = oh.compare(tmp_path / "a", tmp_path / "b")
+    written = comparison.save(tmp_path / "out", tmp_path / "a", tmp_path / "b")
     assert {path.name for path in written} == {
         "comparison.json", "comparison-depth.png", "comparison-heads.png", "comparison.html",
     }  # fmt: skip
     page = (tmp_path / "out/comparison.html").read_text()
-    assert "<h2>Comparison</h2>" in page
-    assert page.count('<img class="dark"') == 2
+    assert "Only entropy was measured on these 24 heads" in page  # A's answer
+    assert "2 of 24 heads can go at a cost of at most 0.012" in page  # B's answer
+    assert page.count('<img class="dark"') == 4
+    assert any("none of them moved" in finding for finding in comparison.findings)
 
 
 def test_quantiles_of_different_number_are_refused() -> None:

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from oattn_hub.report import GroupResult, Report
+from oattn_hub.report.contexts import Axis, Context
 
 playwright = pytest.importorskip("playwright.sync_api")
+OPTIONS = (
+    "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
+    "--disable-component-update --disable-sync"
+)
 
 
 def _chromium() -> str | None:
@@ -25,9 +33,7 @@ def browser() -> Iterator[object]:
     if executable is None:
         (pytest.fail if os.environ.get("CI") else pytest.skip)("no chromium; install Debian's chromium")
     with playwright.sync_playwright() as driver:
-        # software WebGL, so that the rotatable map is drawn on a machine without a graphics card
-        options = ["--no-sandbox", "--enable-unsafe-swiftshader", "--ignore-gpu-blocklist"]
-        opened = driver.chromium.launch(executable_path=executable, args=options)
+        opened = driver.chromium.launch(executable_path=executable, args=OPTIONS.split())
         yield opened
         opened.close()
 
@@ -44,15 +50,19 @@ class Visit:
 def visit(browser: object) -> Iterator[Callable[..., Visit]]:
     contexts = []
 
-    def open_page(path: Path, fragment: str = "", width: int = 1280, scheme: str = "light") -> Visit:
-        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme, offline=True)
+    def open_page(
+        path: Path, fragment: str = "", width: int = 1440, scheme: str = "light", script: bool = True
+    ) -> Visit:
+        size = {"width": width, "height": 900}
+        context = browser.new_context(viewport=size, color_scheme=scheme, offline=True, java_script_enabled=script)
         contexts.append(context)
         seen = Visit(context.new_page())
         seen.page.on("pageerror", lambda error: seen.problems.append(str(error)))
         seen.page.on("console", lambda message: seen.problems.append(message.text) if message.type == "error" else None)
         seen.page.on("request", lambda request: seen.problems.append(request.url) if _is_remote(request.url) else None)
         seen.page.goto(path.as_uri() + fragment)
-        seen.page.wait_for_selector("body[data-ready]", timeout=60_000)
+        if script:
+            seen.page.wait_for_selector("body[data-ready]", timeout=60_000)
         return seen
 
     yield open_page
@@ -69,31 +79,89 @@ def page_file(two_group_report: Report, tmp_path_factory: pytest.TempPathFactory
     return two_group_report.write_page(tmp_path_factory.mktemp("page") / "report.html")
 
 
+@pytest.fixture(scope="module")
+def measured_file(measured_report: Report, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return measured_report.write_page(tmp_path_factory.mktemp("page") / "report.html")
+
+
 def _picked(page: object) -> str:
     return page.evaluate("document.body.dataset.head")
 
 
-def _matrix(page: object, name: str) -> list[float]:
-    return page.evaluate(f"document.getElementById('{name}').data[0].z.flat()")
+def _pick(page: object, key: str) -> None:
+    page.evaluate(f"location.hash = '{key}'")
+    page.wait_for_function(f"document.body.dataset.head === '{key}'")
+
+
+def _drawn(page: object, name: str) -> str:
+    return page.evaluate(f"document.querySelector('#{name} canvas').toDataURL()")
+
+
+# ---------------------------------------------------------------- the answer
+
+
+def test_the_first_screen_answers(visit: Callable[..., Visit], measured_file: Path, measured_report: Report) -> None:
+    seen = visit(measured_file)
+    page = seen.page
+    headline = page.locator(".headline")
+    assert headline.inner_text().startswith("2 of 24 heads can go at a cost of at most 0.012 (measured, 95 %")
+    assert headline.bounding_box()["y"] < 200
+    assert page.locator("#map").bounding_box()["y"] < 900  # the map is on the first screen too
+    assert page.locator(".go .chip").all_inner_texts() == ["0.3", "1.1"]
+    assert page.locator(".stay .chip").all_inner_texts() == ["3.5", "3.4"]  # the costliest first
+    assert page.locator("#map .mark").count() == 2
+    assert page.locator("#map .dot").count() == 2
+    by_cost = page.locator("#map rect[data-head='2-2']").get_attribute("fill")
+    page.select_option("#map-colour", "entropy")
+    assert page.locator("#map rect[data-head='2-2']").get_attribute("fill") != by_cost
+    assert page.locator("#map .mark").count() == 2  # the plan's heads stay marked
+    assert seen.problems == []
+
+
+def test_without_an_evaluation_the_page_says_what_to_run(visit: Callable[..., Visit], page_file: Path) -> None:
+    page = visit(page_file).page
+    assert page.locator(".headline").inner_text().startswith("Only entropy was measured")
+    assert page.locator(".headline code").inner_text() == "oattn evaluate RUN"
+    assert "oattn evaluate run" in page.locator("#run").inner_text()
+    assert page.locator("#words dt").count() >= 5
+
+
+def test_at_most_five_curves_with_names_at_their_ends(visit: Callable[..., Visit], measured_file: Path) -> None:
+    seen = visit(measured_file)
+    page = seen.page
+    assert page.locator("#costs path.line").count() == 5
+    colours = page.evaluate(
+        "[...document.querySelectorAll('#costs path.line')].map((line) => line.getAttribute('stroke'))"
+    )
+    assert len(set(colours)) == 5
+    names = page.locator("#costs text.end").all_text_contents()
+    assert len(names) == 5
+    assert "random" in names
+    edge = page.locator("#costs svg").bounding_box()
+    for label in page.locator("#costs text.end").all():
+        box = label.bounding_box()
+        assert box["x"] + box["width"] <= edge["x"] + edge["width"] + 1
+    page.locator("#score-list input:not(:checked)").first.check()
+    assert page.locator("#costs path.line").count() == 6
+    assert seen.problems == []
+
+
+# ---------------------------------------------------------------- choosing a head
 
 
 def test_clicking_a_head_changes_every_panel(visit: Callable[..., Visit], page_file: Path) -> None:
     seen = visit(page_file)
     page = seen.page
     assert _picked(page) == "0-3"  # the lowest entropy comes first
-    before = {name: _matrix(page, name) for name in ("before", "after")}
-    marks = page.evaluate("JSON.stringify(document.getElementById('tree').data[1].x)")
-    batches = page.evaluate("JSON.stringify(document.getElementById('batches').data[3].y)")
-    box = page.locator("#map .plotarea, #map .nsewdrag").first.bounding_box()
-    # the map is 6 heads wide and 4 layers high; aim at layer 2, head 4
-    page.mouse.click(box["x"] + box["width"] * 4.5 / 6, box["y"] + box["height"] * 2.5 / 4)
+    before = {name: _drawn(page, name) for name in ("before", "after", "diffusion", "affinity")}
+    branch = page.locator("#tree-mark").get_attribute("d")
+    page.locator("#map rect[data-head='2-4']").click()
     page.wait_for_function("document.body.dataset.head === '2-4'")
-    assert page.locator("#picked-title").inner_text().startswith("Layer 2, head 4")
+    assert page.locator("#picked-title").inner_text().startswith("Head 2.4")
     assert page.url.endswith("#2-4")
-    for name in ("before", "after"):
-        assert _matrix(page, name) != before[name]
-    assert page.evaluate("JSON.stringify(document.getElementById('tree').data[1].x)") != marks
-    assert page.evaluate("JSON.stringify(document.getElementById('batches').data[3].y)") != batches
+    for name, drawing in before.items():
+        assert _drawn(page, name) != drawing
+    assert page.locator("#tree-mark").get_attribute("d") != branch
     assert page.locator("#heads tr.current").get_attribute("data-head") == "2-4"
     assert seen.problems == []
 
@@ -102,24 +170,25 @@ def test_what_is_drawn_is_what_was_measured(
     visit: Callable[..., Visit], page_file: Path, two_group_report: Report
 ) -> None:
     page = visit(page_file, "#5-1").page
-    record = two_group_report.head(5, 1)
     group = two_group_report.groups["cross"]
     index = group.head_keys().index((5, 1))
-    shown = page.evaluate("Array.from(document.getElementById('batches').data[3].y)")
+    shown = page.evaluate(f"page.groups[1].entropies.values.filter((_, i) => i % {group.n_heads} === {index})")
     assert shown == pytest.approx(group.entropies[:, index].tolist(), rel=1e-6)
-    assert f"{record.entropy:.4g}" in page.locator("#facts").inner_text()
-    leaf = page.evaluate(f"document.getElementById('tree').data[2].x[{index}]")
-    assert leaf == group.tree.leaf_order.tolist().index(index)
-    points = page.evaluate("[0].map(() => document.getElementById('diffusion').data[0].x)[0]")
-    assert points == pytest.approx(group.diffusion[:, 0].tolist(), rel=1e-5)
+    a, b = 3, 8
+    assert page.evaluate(f"affinity(page.groups[1], {a}, {b})") == pytest.approx(group.affinity[a, b], abs=1 / 255)
+    values = page.evaluate(
+        f"readMatrix(page.groups[1].samples[0], {index}).then((m) => Array.from(m.codes, (code) => m.table[code]))"
+    )
+    assert values == pytest.approx(group.samples[0].matrix(index).ravel().tolist(), rel=1e-6)
+    order = page.evaluate("Array.from(page.groups[1].samples[0].queryOrder)")
+    assert order == group.samples[0].query_order.tolist()
 
 
 def test_a_link_opens_the_head_and_its_group(visit: Callable[..., Visit], page_file: Path) -> None:
     seen = visit(page_file, "#4-2")
     assert _picked(seen.page) == "4-2"
     assert seen.page.locator("#group").input_value() == "cross"
-    seen.page.evaluate("location.hash = '1-0'")
-    seen.page.wait_for_function("document.body.dataset.head === '1-0'")
+    _pick(seen.page, "1-0")
     assert seen.page.locator("#group").input_value() == "encoder"
     seen.page.evaluate("location.hash = 'no-such-head'")
     assert _picked(seen.page) == "1-0"
@@ -142,8 +211,7 @@ def test_keyboard(visit: Callable[..., Visit], page_file: Path) -> None:
         for (const _ of [1, 2, 3]) document.getElementById("map").dispatchEvent(right());
     }""")
     page.wait_for_function("document.body.dataset.head === '2-3'")
-    page.evaluate("location.hash = '0-3'")
-    page.wait_for_function("document.body.dataset.head === '0-3'")
+    _pick(page, "0-3")
     page.keyboard.press("]")
     page.wait_for_function("document.body.dataset.head === '1-1'")  # the next by rank
     page.keyboard.press("[")
@@ -155,32 +223,114 @@ def test_keyboard(visit: Callable[..., Visit], page_file: Path) -> None:
     assert seen.problems == []
 
 
-def test_sort_filter_and_search(visit: Callable[..., Visit], page_file: Path) -> None:
-    seen = visit(page_file)
+# ---------------------------------------------------------------- attention, read
+
+
+def test_hovering_tells_token_to_token(visit: Callable[..., Visit], measured_file: Path) -> None:
+    seen = visit(measured_file, "#2-4")
     page = seen.page
-    rows = page.locator("#heads tbody tr")
+    page.locator("#before canvas").scroll_into_view_if_needed()
+    box = page.locator("#before canvas").bounding_box()
+    page.mouse.move(box["x"] + box["width"] * 0.6, box["y"] + box["height"] * 0.5)
+    said = page.locator("#tip").inner_text()
+    assert "→" in said
+    assert "“word" in said
+    assert "attends with ≈" in said
+    assert page.locator("#reading .token").count() == 20
+    assert page.locator("#reading-title b").inner_text().startswith("“word")
+    page.mouse.click(box["x"] + box["width"] * 0.6, box["y"] + box["height"] * 0.5)  # holds the row
+    page.mouse.move(10, 10)
+    assert page.locator("#reading .token.query").count() == 1
+    first = _drawn(page, "before")
+    page.select_option("#context", "1")
+    page.wait_for_function(f"document.querySelector('#before canvas').toDataURL() !== {first!r}")
+    assert page.locator("#reading .token").first.inner_text() == "other0"
+    assert seen.problems == []
+
+
+def test_patches_lie_over_the_picture(visit: Callable[..., Visit], report: Report, tmp_path: Path) -> None:
+    import base64
+
+    from PIL import Image
+
+    file = io.BytesIO()
+    Image.fromarray(np.full((32, 32, 3), 200, dtype=np.uint8)).save(file, "JPEG")
+    picture = base64.b64encode(file.getvalue()).decode()
+    axis = Axis("pixel_values", "image", 20, picture=picture, rows=4, columns=4, prefix=4)
+    path = replace(report, contexts=(Context(0, (axis,)),)).write_page(tmp_path / "report.html")
+    seen = visit(path)
+    page = seen.page
+    page.locator("#reading canvas").scroll_into_view_if_needed()
+    box = page.locator("#reading canvas").bounding_box()
+    page.mouse.move(box["x"] + box["width"] * 0.9, box["y"] + box["height"] * 0.4)
+    assert page.locator("#tip").inner_text().startswith("patch row 1, column 3")
+    page.mouse.click(box["x"] + box["width"] * 0.9, box["y"] + box["height"] * 0.4)
+    assert page.locator("#reading-title b").inner_text() == "patch row 1, column 3"
+    assert seen.problems == []
+
+
+def test_sound_is_read_in_seconds(visit: Callable[..., Visit], report: Report, tmp_path: Path) -> None:
+    axis = Axis("input_features", "time", 20, seconds=5.0)
+    seen = visit(replace(report, contexts=(Context(0, (axis,)),)).write_page(tmp_path / "report.html"))
+    assert "0.00 s" in seen.page.locator("#reading").text_content()
+    assert seen.problems == []
+
+
+# ---------------------------------------------------------------- the table
+
+
+def test_sort_filter_and_search(visit: Callable[..., Visit], measured_file: Path) -> None:
+    seen = visit(measured_file)
+    page = seen.page
+    rows = page.locator("#heads tbody tr:visible")
     assert rows.count() == 24
-    page.click('[data-column="entropy"]')
-    page.click('[data-column="entropy"]')
-    values = [float(text) for text in page.locator("#heads tbody td:nth-child(2)").all_inner_texts()]
+    page.click('[data-column="entropy"] button')
+    page.click('[data-column="entropy"] button')
+    values = [float(text) for text in page.locator("#heads tbody td:nth-child(5)").all_inner_texts()]
     assert values == sorted(values, reverse=True)
     assert page.locator('th[aria-sort="descending"]').inner_text().startswith("entropy")
-    page.select_option("#count-filter", "bottom")
-    assert sorted(page.locator("#heads tbody td:first-child").all_inner_texts()) == ["0.3", "1.1"]
-    page.select_option("#count-filter", "all")
+    page.select_option("#verdict-filter", "low")
+    assert sorted(page.locator("#heads tbody tr:visible td:first-child").all_inner_texts()) == ["0.3", "1.1"]
+    page.select_option("#verdict-filter", "must stay")
+    assert sorted(page.locator("#heads tbody tr:visible td:first-child").all_inner_texts()) == ["3.4", "3.5"]
+    page.select_option("#verdict-filter", "all")
     page.select_option("#layer-filter", "2")
     assert rows.count() == 6
     assert page.locator("#shown").inner_text() == "6 of 24 heads"
     page.select_option("#layer-filter", "all")
     page.fill("#search", "layer.3")
     assert rows.count() == 6
-    page.click("#heads tbody tr:nth-child(2)")
+    rows.nth(1).locator("td").nth(3).click()
     page.wait_for_function("document.body.dataset.head.startsWith('3-')")
     assert seen.problems == []
 
 
-def test_dark_and_light(visit: Callable[..., Visit], page_file: Path) -> None:
-    seen = visit(page_file, scheme="dark")
+def test_the_download_is_the_table_of_the_command_line_and_of_pandas(
+    visit: Callable[..., Visit], measured_file: Path, measured_report: Report, tmp_path: Path
+) -> None:
+    from oattn_hub.cli import main
+
+    page = visit(measured_file).page
+    with page.expect_download() as waiting:
+        page.click("#download")
+    downloaded = Path(waiting.value.path()).read_text()
+    measured_report.save(tmp_path)
+    out = tmp_path / "heads.csv"
+    assert main(["heads", str(tmp_path), "--csv", str(out)]) == 0
+    assert downloaded == out.read_text()
+    frame = measured_report.to_pandas().reset_index()
+    rows = list(csv.DictReader(io.StringIO(downloaded)))
+    assert set(rows[0]) == set(frame.columns)
+    for name in ("entropy", "ablation", "gradient", "rank", "folder"):
+        assert [float(row[name]) for row in rows] == pytest.approx(frame[name].tolist(), rel=1e-5)
+    assert [row["verdict"] for row in rows] == frame["verdict"].tolist()
+
+
+# ---------------------------------------------------------------- every state
+
+
+def test_dark_and_light(visit: Callable[..., Visit], measured_file: Path) -> None:
+    seen = visit(measured_file, scheme="dark")
     ground = "getComputedStyle(document.body).backgroundColor"
     assert seen.page.evaluate(ground) == "rgb(1, 4, 9)"
     seen.page.click("#theme")
@@ -190,11 +340,28 @@ def test_dark_and_light(visit: Callable[..., Visit], page_file: Path) -> None:
     assert seen.problems == []
 
 
-def test_phone_width_needs_no_sideways_scrolling(visit: Callable[..., Visit], page_file: Path) -> None:
-    seen = visit(page_file, width=380)
-    assert seen.page.evaluate("document.documentElement.scrollWidth") <= 380
-    assert seen.page.locator("#before").bounding_box()["width"] > 120
+@pytest.mark.parametrize("width", [390, 1440])
+def test_nothing_is_cut_off(visit: Callable[..., Visit], measured_file: Path, width: int) -> None:
+    seen = visit(measured_file, width=width)
+    page = seen.page
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    hidden = page.evaluate("""[...document.querySelectorAll(".scroll, .verdicts > div")]
+        .filter((box) => box.scrollWidth > box.clientWidth + 1).map((box) => box.textContent.trim().slice(0, 40))""")
+    assert hidden == []
+    assert page.locator("#before").bounding_box()["width"] > 200
     assert seen.problems == []
+
+
+def test_without_javascript_the_answer_and_the_tables_are_there(
+    visit: Callable[..., Visit], measured_file: Path
+) -> None:
+    page = visit(measured_file, script=False).page
+    assert page.locator(".headline").is_visible()
+    assert page.locator("#heads tbody tr").count() == 24
+    assert page.locator("#evaluation tbody tr").count() == 7
+    assert page.locator("#words").is_visible()
+    assert page.locator(".no-script").is_visible()
+    assert not page.locator("#map").is_visible()
 
 
 def test_a_thousand_heads(
@@ -203,24 +370,48 @@ def test_a_thousand_heads(
     make_report: Callable[..., Report],
     tmp_path: Path,
 ) -> None:
-    report = make_report(make_group(n_layers=40, n_heads=25, tokens=54))
+    report = make_report(make_group(n_layers=32, n_heads=32, tokens=128, kept=True))
     path = report.write_page(tmp_path / "report.html")
-    assert path.stat().st_size < 15_000_000
-    seen = visit(path, "#39-24")
-    assert _picked(seen.page) == "39-24"
-    assert seen.page.locator("#heads tbody tr").count() == 1000
+    assert path.stat().st_size < 4_000_000
+    seen = visit(path, "#31-31")
+    assert _picked(seen.page) == "31-31"
+    assert seen.page.locator("#heads tbody tr").count() == 1024
+    _pick(seen.page, "7-7")
     assert seen.problems == []
 
 
-def test_names_from_a_model_cannot_inject_markup(visit: Callable[..., Visit], report: Report, tmp_path: Path) -> None:
-    from dataclasses import replace
+def test_five_hundred_tokens(
+    visit: Callable[..., Visit],
+    make_group: Callable[..., GroupResult],
+    make_report: Callable[..., Report],
+    tmp_path: Path,
+) -> None:
+    report = make_report(make_group(n_layers=2, n_heads=6, tokens=512, kept=True))
+    seen = visit(report.write_page(tmp_path / "report.html"))
+    _pick(seen.page, "1-5")
+    rows = seen.page.evaluate("page.groups[0].samples[0].rows")
+    assert rows == 512  # full resolution
+    assert seen.problems == []
 
+
+def test_names_from_a_model_cannot_inject_markup(
+    visit: Callable[..., Visit], measured_report: Report, tmp_path: Path
+) -> None:
     evil = "</script><script>document.title='taken'</script><img src=x onerror=alert(1)>"
-    group = replace(report.group(), name="<b>g</b>", layer_names=(evil,) * 24)
-    bad = replace(report, model=replace(report.model, id=evil), groups={group.name: group})
+    axis = Axis("input_ids", "text", 20, tuple([evil] * 20))
+    group = replace(measured_report.group(), name="<b>g</b>", layer_names=(evil,) * 24)
+    model = replace(measured_report.model, id=evil)
+    bad = replace(measured_report, model=model, groups={group.name: group}, contexts=(Context(0, (axis,)),))
     seen = visit(bad.write_page(tmp_path / "report.html"))
     assert seen.page.title().startswith("</script>")
-    assert seen.page.locator("header img, #picked-title img").count() == 0
+    assert seen.page.locator("img").count() == 0
+    assert seen.problems == []
+
+
+def test_a_report_without_samples_still_has_a_page(visit: Callable[..., Visit], report: Report, tmp_path: Path) -> None:
+    group = replace(report.group(), samples=())
+    seen = visit(replace(report, groups={group.name: group}).write_page(tmp_path / "report.html"))
+    assert not seen.page.locator("#attention").is_visible()
     assert seen.problems == []
 
 
@@ -232,7 +423,7 @@ def test_show_opens_the_browser(report: Report, monkeypatch: pytest.MonkeyPatch)
     assert path.read_text().startswith("<!doctype html>")
 
 
-def test_equal_reports_give_equal_pages(report: Report, tmp_path: Path) -> None:
-    report.save(tmp_path)
-    first = report.write_page(tmp_path / "a.html").read_bytes()
+def test_equal_reports_give_equal_pages(measured_report: Report, tmp_path: Path) -> None:
+    measured_report.save(tmp_path)
+    first = measured_report.write_page(tmp_path / "a.html").read_bytes()
     assert Report.load(tmp_path).write_page(tmp_path / "b.html").read_bytes() == first

@@ -52,8 +52,8 @@ def test_sections_are_on_the_page(full_report: Report, report: Report, tmp_path:
     from html import escape
 
     page = full_report.write_page(tmp_path / "page.html").read_text()
-    for title, section in (("Theory", full_report.theory), ("Evaluation", full_report.evaluation)):
-        assert f"<h2>{title}</h2>" in page
+    for title, section in (("theory", full_report.theory), ("evaluation", full_report.evaluation)):
+        assert f'id="{title}"' in page
         for finding in section.findings:
             assert escape(finding).replace("&#x27;", "&#39;").replace("&quot;", "&#34;") in page
     assert "<td>Haar</td>" in page

@@ -13,6 +13,7 @@ import pytest
 
 from oattn_hub.errors import FormatError, InvalidInput, LoadError
 from oattn_hub.report import GroupResult, Report
+from oattn_hub.report.contexts import sample_arrays
 
 
 def test_round_trip_is_bit_identical(two_group_report: Report, tmp_path: Path) -> None:
@@ -21,7 +22,11 @@ def test_round_trip_is_bit_identical(two_group_report: Report, tmp_path: Path) -
     for name, group in two_group_report.groups.items():
         for item in fields(GroupResult):
             before, after = getattr(group, item.name), getattr(loaded.groups[name], item.name)
-            if isinstance(before, np.ndarray):
+            if item.name == "samples":
+                assert sample_arrays(before).keys() == sample_arrays(after).keys()
+                for path, array in sample_arrays(before).items():
+                    np.testing.assert_array_equal(array, sample_arrays(after)[path], strict=True)
+            elif isinstance(before, np.ndarray):
                 assert before.dtype == after.dtype
                 np.testing.assert_array_equal(before, after, strict=True)
             else:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from oattn_hub.adapters import AttentionSite
-from oattn_hub.pruning.sites import Head, all_heads, head_sites
+from oattn_hub.records import Head
 
 if TYPE_CHECKING:
+    from oattn_hub.adapters import AttentionSite
     from oattn_hub.inputs import CalibrationInputs
     from oattn_hub.models.load import LoadedModel
     from oattn_hub.pruning.outputs import OutputGeometry
@@ -56,11 +56,15 @@ class Subject:
     @cached_property
     def sites(self) -> list[AttentionSite]:
         """The attention layers, in model order."""
+        from oattn_hub.pruning.sites import head_sites
+
         return head_sites(self.loaded.model, self.adapter)
 
     @cached_property
     def heads(self) -> list[Head]:
         """(layer, head) of every head, in model order."""
+        from oattn_hub.pruning.sites import all_heads
+
         return all_heads(self.sites)
 
     @cached_property

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from oattn_hub.pruning.outputs import removal_order
 from oattn_hub.pruning.scores.attention import HAAR
 from oattn_hub.pruning.scores.base import Score, Subject, Values
 
@@ -14,6 +13,8 @@ def _output(subject: Subject) -> Values:
 
 
 def _displacement(subject: Subject) -> Values:
+    from oattn_hub.pruning.outputs import removal_order
+
     order = removal_order(subject.outputs.gram)
     place = np.empty(len(order))
     place[order] = np.arange(len(order))

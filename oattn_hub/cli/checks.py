@@ -1,0 +1,102 @@
+"""Arguments looked at before anything slow starts: no model is loaded, no connection opened, torch is not imported.
+
+A verb names its checks in ``check(args)``; what is wrong is said in one sentence, and what to do in another.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from oattn_hub.errors import InvalidInput, LoadError
+
+_REPO_ID = re.compile(r"[\w][\w.-]*/[\w][\w.-]*", re.ASCII)
+_LONGEST_NAME = 96  # of a repo, as the Hub counts
+
+
+def count(value: int, name: str, least: int = 1) -> None:
+    """A whole number that is not too small."""
+    if value < least:
+        raise InvalidInput(f"{name} is {value}; give a whole number, {least} or more.")
+
+
+def choice(value: str, name: str, choices: tuple[str, ...]) -> None:
+    """One of a few words."""
+    if value not in choices:
+        raise InvalidInput(f"{name} is {value!r}; choose one of {', '.join(choices)}.")
+
+
+def share(value: float, name: str) -> None:
+    """A part between 0 and 1; NaN is none."""
+    if not 0 <= value <= 1:
+        raise InvalidInput(f"{name} is {value:g}; give a part between 0 and 1, such as 0.2.")
+
+
+def model(text: str) -> None:
+    """A model that may exist: a folder that is there, or a name that a Hub or timm could know."""
+    if not text.strip():
+        raise InvalidInput("The model's name is empty. Give a Hub id (owner/name), a folder or a timm name.")
+    if Path(text).expanduser().exists():
+        return
+    if text.startswith((".", "/", "~")) or "\\" in text or text.count("/") > 1:
+        raise LoadError(f"There is no folder {text}. Give a folder that exists, a Hub id (owner/name) or a timm name.")
+    if not re.fullmatch(r"[\w][\w.:-]*(/[\w][\w.-]*)?", text, re.ASCII):
+        raise InvalidInput(f"{text!r} is neither a folder nor a name. Give a Hub id (owner/name) or a timm name.")
+
+
+def report(folder: Path, what: str = "report") -> None:
+    """A folder that holds a report."""
+    if not folder.exists():
+        raise LoadError(f"There is no {what} at {folder}. Name a folder that `oattn analyze` wrote.")
+    if not (folder / "report.json").is_file():
+        raise LoadError(f"{folder} is no {what}: it has no report.json. Name a folder that `oattn analyze` wrote.")
+
+
+def data(text: str | None) -> None:
+    """Data that is there and not empty; a dataset of the Hub only by its form."""
+    if text is None:
+        return
+    if text.startswith("dataset:"):
+        if not re.match(r"dataset:[\w][\w.-]*(/[\w][\w.-]*)?(\?|$)", text, re.ASCII):
+            raise InvalidInput(f"--data is {text!r}; write dataset:owner/name?split=test&column=text.")
+        return
+    path = Path(text).expanduser()
+    if not text.strip() or not path.exists():
+        raise LoadError(f"There is no data at {text!r}. Give a text file, a folder, or dataset:owner/name.")
+    if path.is_file() and path.stat().st_size == 0:
+        raise InvalidInput(f"{text} is empty. Give a file with text in it.")
+    if path.is_dir() and not any(item.is_file() for item in path.rglob("*")):
+        raise InvalidInput(f"The folder {text} has no files in it. Give a folder of images or sounds.")
+
+
+def repo_id(text: str) -> None:
+    """The name of a repo on the Hub."""
+    if not _REPO_ID.fullmatch(text) or ".." in text or "--" in text or len(text) > _LONGEST_NAME:
+        raise InvalidInput(f"{text!r} is not a repo id; write owner/name, e.g. me/minilm-heads.")
+
+
+def scores(names: list[str]) -> None:
+    """Names of scores, or all."""
+    from oattn_hub.pruning.scores import get_score
+
+    for name in names:
+        if name != "all":
+            get_score(name)
+
+
+def output_folder(folder: Path | None, marks: tuple[str, ...], what: str) -> None:
+    """A folder to write to: new, empty, or one that holds an older result of the same kind."""
+    if folder is None or not folder.exists():
+        _writable_name(folder)
+        return
+    if folder.is_file():
+        raise InvalidInput(f"--out is {folder}, which is a file; name a folder.")
+    if any(folder.iterdir()) and not any((folder / mark).exists() for mark in marks):
+        raise InvalidInput(f"--out is {folder}, which holds something else than {what}. Name a new or empty folder.")
+
+
+def _writable_name(folder: Path | None) -> None:
+    """No part of the way to a new folder may be a file."""
+    for parent in folder.parents if folder is not None else ():
+        if parent.is_file():
+            raise InvalidInput(f"--out is {folder}, but {parent} is a file; name another folder.")

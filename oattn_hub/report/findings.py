@@ -1,0 +1,268 @@
+"""A report in plain sentences, each with its numbers; the answer comes first. Every reader of the project (page, card,
+command line, notebook) gets these same sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from oattn_hub.records import Head
+from oattn_hub.report.answer import TOLERANCE, Answer, Removal, answer
+from oattn_hub.report.evaluation_words import increase_words
+from oattn_hub.report.records import StabilityRecord
+
+if TYPE_CHECKING:
+    from oattn_hub.report.report import Report
+
+_NAMED = 8  # heads named in a sentence before it says "and n more"
+
+PAPER = "https://arxiv.org/abs/2506.15541"
+PROJECT: str | None = None  # the project has no address of its own yet
+
+GLOSSARY = (
+    ("layer.head", "The name of a head: 3.7 is head 7 of layer 3. Both are counted from 0."),
+    (
+        "entropy",
+        "How much structure a head's attention has: the sum of the sizes of its coefficients in a basis that fits the "
+        "organised attention. Low: smooth and diffuse. High: many sharp changes. It says how a head attends, not what "
+        "the model loses without it.",
+    ),
+    ("organised", "Queries and keys put in another order, so that those which attend alike lie side by side."),
+    ("folder", "A branch of the tree of heads: heads in one folder attend alike."),
+    (
+        "divergence",
+        "How far the outputs move when heads are removed. 0 is no change. For models that give probabilities it is the "
+        "KL divergence in nats, for embedders 1 minus the cosine.",
+    ),
+    ("95 %", "An interval that holds the true value in about 95 of 100 cases, found by drawing the inputs again."),
+)
+
+
+def findings(report: Report) -> list[str]:
+    """What the report says, most useful first."""
+    return [*answer_sentences(report), *entropy_sentences(report)]
+
+
+# ---------------------------------------------------------------- the answer
+
+
+def answer_sentences(report: Report) -> list[str]:
+    """Which heads can go, at what cost, which must stay, and what is not known."""
+    found = answer(report)
+    if not found.measured:
+        return [_not_measured(report)]
+    return [headline(found), *_stay(found), *_unsure(found)]
+
+
+def headline(found: Answer, named: bool = True) -> str:
+    """The first sentence: how many heads can go, at what cost and, if ``named``, which."""
+    total = len(found.heads)
+    if found.removal is None:
+        return _none_cheap(found, total)
+    removal = found.removal
+    if not removal.heads:
+        return f"None of the {total} heads can go within the budget that was asked for."
+    start = f"{len(removal.heads)} of {total} heads can go"
+    return f"{start} {_at_a_cost(removal)}{': ' + name_heads(removal.heads) if named else ''}."
+
+
+def _at_a_cost(removal: Removal) -> str:
+    """Ends a sentence: the cost, who measured it and on what it holds."""
+    cost = removal.cost
+    if not cost:
+        return "by a plan whose cost was not measured"
+    title = cost.get("title", cost.get("metric", "cost"))
+    if removal.bound is None:
+        return f"by a plan; {title} goes from {cost['before']:.4g} to {cost['after']:.4g}"
+    return f"at a cost of at most {amount(cost, 'high')} (measured, 95 %; {title})"
+
+
+def amount(cost: object, name: str) -> str:
+    """A part of a cost as it is read: a divergence as it is, everything else in per cent of the unpruned value.
+
+    >>> amount({"metric": "divergence", "high": 0.01234}, "high"), amount({"metric": "loss", "high": 0.01234}, "high")
+    ('0.012', '1.2 %')
+    """
+    assert isinstance(cost, dict)
+    value = float(cost[name])
+    return f"{value:.2g}" if cost.get("metric") == "divergence" else f"{100 * value:.2g} %"
+
+
+def _none_cheap(found: Answer, total: int) -> str:
+    if not found.prices:
+        return f"Which of the {total} heads can go was not measured; {_alone_words(found)}"
+    first = found.prices[0]
+    return (
+        f"No measured set of the {total} heads can go at a cost of at most {TOLERANCE:g}: already the "
+        f"{len(first.heads)} that cost least cost up to {amount(first.cost, 'high')} "
+        f"(measured, 95 %; {first.cost['title']})."
+    )
+
+
+def _alone_words(found: Answer) -> str:
+    small = sum(cost <= TOLERANCE for cost in found.alone.values())
+    return f"each of {small} alone costs at most {TOLERANCE:g}."
+
+
+def _stay(found: Answer) -> list[str]:
+    if not found.stay:
+        return []
+    subject = "1 head must stay" if len(found.stay) == 1 else f"{len(found.stay)} heads must stay"
+    which = "it" if len(found.stay) == 1 else "each"
+    return [f"{subject}, because {which}, removed alone, costs more than {TOLERANCE:g}: {name_heads(found.stay)}."]
+
+
+def _unsure(found: Answer) -> list[str]:
+    rest = sum(verdict == "not sure" for verdict in found.verdicts.values())
+    if not rest:
+        return []
+    which = "the other head" if rest == 1 else f"the other {rest} heads"
+    return [f"Of {which} we are not sure: alone they cost little, together they were not measured to be cheap."]
+
+
+def _not_measured(report: Report) -> str:
+    return (
+        f"Only entropy was measured on these {len(report.heads)} heads, and entropy does not say what a head is worth. "
+        "What removal costs is measured by `oattn evaluate RUN`, RUN being the folder of this report."
+    )
+
+
+def cost_words(removal: Removal) -> list[str]:
+    """What a plan's cost was measured to be, with its interval, on what and at which length."""
+    cost = removal.cost
+    if not cost or removal.bound is None:
+        return []
+    words = [
+        f"Chosen by {chooser(removal.chosen_by)}. {_capital(str(cost.get('title', 'cost')))}: {increase_words(cost)}."
+    ]
+    if "verified_on" in cost:
+        words.append(f"Measured on inputs that did not choose the heads: {cost['verified_on']}.")
+    return words
+
+
+def chooser(score: str) -> str:
+    """What stands after "chosen by": a score's name, a search, or a hand.
+
+    >>> chooser("by hand"), chooser("haar")
+    ('hand', 'haar')
+    """
+    return {"search": "a search"}.get(score, score.removeprefix("by "))
+
+
+# ---------------------------------------------------------------- around the answer
+
+
+def links(report: Report) -> dict[str, str | None]:
+    """Where to read on: the model if the Hub has it, and the paper."""
+    model = report.model
+    on_hub = model.library != "timm" and model.source == model.id and model.id.count("/") == 1
+    return {"model": f"https://huggingface.co/{model.id}" if on_hub else None, "paper": PAPER, "project": PROJECT}
+
+
+def next_steps(report: Report) -> list[dict[str, str]]:
+    """Commands that lead from this report to the pruned model."""
+    steps = [("Make this report again, in the folder `run`.", f"{report.provenance.command} --out run")]
+    if report.evaluation is None:
+        steps.append(("Measure what removing heads costs; the report then answers the question.", "oattn evaluate run"))
+    steps += [
+        ("Get the smaller model: as many heads as a measured 1 % allows.", "oattn prune run --budget 1% --out pruned"),
+        ("Use it in Python.", 'import oattn_hub as oh\nmodel = oh.from_pretrained("pruned")'),
+    ]
+    return [{"words": words, "command": command} for words, command in steps]
+
+
+def card_table(measured: bool, shown: int, total: int) -> str:
+    """What stands above a card's table of heads."""
+    if measured:
+        return "Heads that can go and heads that must stay, as far as measured; of all others we are not sure."
+    return (
+        f"The {shown} of {total} heads with the lowest entropy. The paper takes a low entropy for a candidate for "
+        "removal; whether removing these costs much was not measured."
+    )
+
+
+def guessed(report: Report) -> str:
+    """What had to be guessed to feed the model; empty if nothing was."""
+    image = report.model.modality.startswith("image") and report.model.library == "transformers"
+    if image and "without a processor" in report.provenance.data:
+        return "The model came without an image processor, so the normalisation of its pixels was guessed."
+    return ""
+
+
+def sample_note(report: Report) -> str:
+    """What the attention pictures are made of."""
+    group = next(iter(report.groups.values()))
+    if not group.samples:
+        return ""
+    rows, columns = group.samples[0].shape.tolist()
+    size = f"{group.n_queries} x {group.n_keys}"
+    shown = size if (rows, columns) == (group.n_queries, group.n_keys) else f"{size}, shown as {rows} x {columns} means"
+    return (
+        f"One context of {shown}. Values are kept to about 12 %; where little happens, neighbours share their mean. "
+        "Grey is masked."
+    )
+
+
+def about(report: Report) -> list[tuple[str, str]]:
+    """Where the numbers come from, as names and values."""
+    model, settings, provenance = report.model, report.settings, report.provenance
+    questionnaire = ", ".join(f"{name}={value}" for name, value in settings.questionnaire.items())
+    return [
+        ("Model", f"{model.id} at {model.revision} ({model.library}, adapter {model.adapter})"),
+        ("Licence of the model", model.license or "not stated"),
+        ("Data", f"{provenance.data} (SHA-256 {provenance.data_fingerprint})"),
+        ("Again", provenance.command),
+        ("Questionnaire", questionnaire),
+        ("Entropies", f"sum of |coefficient| over the {settings.head_functions} widest query-key Haar functions"),
+        ("Versions", ", ".join(f"{name} {version}" for name, version in provenance.versions.items())),
+        ("Method", "Fasina, Pohle, Su, Coifman: Intrinsic and Extrinsic Organized Attention, arXiv 2506.15541"),
+    ]
+
+
+# ---------------------------------------------------------------- entropies
+
+
+def entropy_sentences(report: Report) -> list[str]:
+    """Which heads have the lowest entropy, and how far the batches agree."""
+    sentences = []
+    several = len(report.groups) > 1
+    for record, network in zip(report.stability, report.network, strict=True):
+        place = f"In {record.group}, " if several else ""
+        sentences += [_capital(place + text) for text in (_lowest(record), _agreement(record, network.n_heads)) if text]
+    return sentences
+
+
+def _lowest(record: StabilityRecord) -> str:
+    percent = f"{100 * record.fraction:.0f} %"
+    if record.n_batches == 1:
+        return f"only one batch was measured, so nothing is known about stability; {percent} marks are of that batch."
+    bottom, top = record.always_bottom, record.always_top
+    count = f"all {record.n_batches} batches"
+    if not bottom:
+        return f"no head has an entropy in the lowest {percent} of {count}: the batches do not agree on the lowest."
+    verb = "head has" if len(bottom) == 1 else "heads have"
+    highest = f"; in the highest {percent}: {name_heads(top)}" if top else ""
+    return f"{len(bottom)} {verb} an entropy in the lowest {percent} of {count}: {name_heads(bottom)}{highest}."
+
+
+def _agreement(record: StabilityRecord, n_heads: int) -> str:
+    if record.jaccard is None or record.spearman is None:
+        return ""
+    return (
+        f"two batches rank the {n_heads} heads alike with a mean Spearman correlation of {record.spearman:.2f}; their "
+        f"lowest {100 * record.fraction:.0f} % share {100 * record.jaccard:.0f} % of their heads (Jaccard)."
+    )
+
+
+def name_heads(heads: Sequence[Head], most: int = _NAMED) -> str:
+    """Heads as layer.head, the first few of them by name.
+
+    >>> name_heads([(0, 1), (3, 12)])
+    '0.1, 3.12'
+    """
+    named = ", ".join(f"{layer}.{head}" for layer, head in heads[:most])
+    return named + (f" and {len(heads) - most} more" if len(heads) > most else "")
+
+
+def _capital(sentence: str) -> str:
+    return sentence[:1].upper() + sentence[1:]

@@ -1,0 +1,149 @@
+"""A hundred things people type wrong: one line each, no traceback, nothing written, and torch never imported."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BAD = {
+    "analyze": [
+        "", "   ", "./nowhere", "/no/such/folder", "~/no-such-model", "a/b/c", "owner/name/extra", "a b", "-",
+        "owner/", "/owner", "../x", "C:\\models\\bert", "model!", "näme/modell", "tiny --batches 0",
+        "tiny --batches -3", "tiny --batches two", "tiny --batches 1.5", "tiny --tokens 1", "tiny --tokens 0",
+        "tiny --tokens many", "tiny --seed -1", "tiny --seed x", "tiny --kind prob", "tiny --kind ''",
+        "tiny --data nowhere.txt", "tiny --data EMPTY", "tiny --data EMPTYDIR", "tiny --data ''",
+        "tiny --data dataset:", "tiny --data dataset:a/b/c", "tiny --out FILE", "tiny --out FULL",
+        "tiny --out FILE/inside", "tiny --unknown", "tiny more",
+    ],
+    "capture": [
+        "tiny", "./nowhere --out x", "tiny --out x --batches 0", "tiny --out x --tokens 1", "tiny --out x --kind all",
+        "tiny --out x --dtype float64", "tiny --out x --pool 0", "tiny --out x --seed -1",
+        "tiny --out x --data nowhere.txt", "tiny --out x --data EMPTY",
+    ],
+    "evaluate": [
+        "nowhere", "FULL", "FILE", "REPORT --inputs 0", "REPORT --inputs -1", "REPORT --inputs x",
+        "REPORT --tokens 0", "REPORT --seeds 0", "REPORT --seeds 4", "REPORT --seed -1", "REPORT --data nowhere.txt",
+        "REPORT --data EMPTY", "REPORT --scores nonsense", "REPORT --scores ''", "REPORT --model ./nowhere",
+    ],
+    "prune": [
+        "nowhere", "FULL", "REPORT", "REPORT --budget 200%", "REPORT --budget -1%", "REPORT --budget x",
+        "REPORT --budget nan", "REPORT --budget ''", "REPORT --fraction 1.5", "REPORT --fraction -0.1",
+        "REPORT --fraction nan", "REPORT --fraction 0.2 --budget 1%", "REPORT --heads 1", "REPORT --heads x.y",
+        "REPORT --heads 0.1,,", "REPORT --heads ''", "REPORT --fraction 0.1 --min-heads-per-layer -1",
+        "REPORT --fraction 0.1 --variant thin", "REPORT --fraction 0.1 --out FILE",
+        "REPORT --fraction 0.1 --out FULL", "REPORT --fraction 0.1 --data nowhere.txt",
+        "REPORT --fraction 0.1 --model ./nowhere",
+    ],
+    "heads": [
+        "nowhere", "FULL", "FILE",
+    ],
+    "compare": [
+        "REPORT", "REPORT nowhere", "nowhere REPORT", "REPORT REPORT --out FULL", "REPORT REPORT --out FILE",
+    ],
+    "publish": [
+        "REPORT", "nowhere me/x", "REPORT x", "REPORT me/x/y", "REPORT me/..", "REPORT 'me/a b'",
+        "REPORT me/x --report nowhere",
+    ],
+    "pull": [
+        "", "nonsense", "me/x/y", "../x",
+    ],
+    "card": [
+        "nowhere", "REPORT --repo nonsense",
+    ],
+    "hub": [
+        "", "start", "variants nonsense", "serve --port 70000", "serve --port x",
+    ],
+    "completion": [
+        "", "powershell",
+    ],
+    "": [
+        "", "analyse tiny", "--nothing",
+    ],
+}  # fmt: skip
+RUNNER = """
+import io, json, shlex, sys
+from contextlib import redirect_stderr, redirect_stdout
+from oattn_hub.cli import main
+
+answers = []
+for line in json.load(sys.stdin):
+    out, err = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err):
+        try:
+            code = main(shlex.split(line))
+        except SystemExit as stop:
+            code = stop.code
+    answers.append([code, out.getvalue(), err.getvalue()])
+print(json.dumps({"answers": answers, "slow": sorted({"torch", "transformers", "timm"} & set(sys.modules))}))
+"""
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> dict[str, str]:
+    """A report as far as arguments are looked at, a file, and folders with nothing or with something else in them."""
+    (tmp_path / "empty.txt").touch()
+    (tmp_path / "file.txt").write_text("text")
+    for name in ("empty", "full", "report"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "full/thesis.tex").write_text("ten years of work")
+    (tmp_path / "report/report.json").write_text("{}")
+    names = {"EMPTYDIR": "empty", "EMPTY": "empty.txt", "FILE": "file.txt", "FULL": "full", "REPORT": "report"}
+    return {name: str(tmp_path / path) for name, path in names.items()}
+
+
+def test_a_hundred_bad_inputs(places: dict[str, str], tmp_path: Path) -> None:
+    lines = []
+    for verb, rests in BAD.items():
+        for rest in rests:
+            # the first argument of these verbs is one word, however odd
+            words = f"'{rest}'" if verb in ("analyze", "pull") and "--" not in rest and rest != "tiny more" else rest
+            for name, path in places.items():
+                words = words.replace(name, path)
+            lines.append(f"{verb} {words}".strip())
+    assert len(lines) >= 100
+    before = sorted(tmp_path.rglob("*"))
+    command, asked = [sys.executable, "-c", RUNNER], json.dumps(lines)
+    done = subprocess.run(command, input=asked, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = json.loads(done.stdout)
+    assert found["slow"] == []  # so that each answer takes a fraction of a second
+    for line, (code, out, err) in zip(lines, found["answers"], strict=True):
+        assert code in (1, 2), f"oattn {line}: {code} {err}"
+        assert out == "", line
+        assert "Traceback" not in err
+        last = err.strip().splitlines()[-1]
+        assert last.startswith("oattn"), f"oattn {line}: {err}"
+        assert last.rstrip().endswith((".", ")", "'")) or code == 2, f"oattn {line}: {last}"
+    assert sorted(tmp_path.rglob("*")) == before  # nothing was written
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_knows_every_verb_and_option(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    from oattn_hub.cli import build_parser, main
+    from oattn_hub.cli.completion import words_by_verb
+
+    assert main(["completion", shell]) == 0
+    script = capsys.readouterr().out
+    known = words_by_verb(build_parser())
+    assert {"analyze", "heads", "prune", "hub"} <= set(known)
+    assert "--batches" in known["analyze"]
+    assert "serve" in known["hub"]
+    for verb, words in known.items():
+        assert verb in script
+        for word in words:
+            assert word.removeprefix("--") in script
+
+
+def test_bash_completes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from oattn_hub.cli import main
+
+    main(["completion", "bash"])
+    script = tmp_path / "oattn.bash"
+    script.write_text(capsys.readouterr().out)
+    ask = 'source "$0"; COMP_WORDS=(oattn analyze --bat); COMP_CWORD=2; _oattn; echo "${COMPREPLY[*]}"'
+    done = subprocess.run(["bash", "-c", ask, str(script)], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "--batches"

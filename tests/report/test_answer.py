@@ -1,0 +1,96 @@
+"""The answer in words and numbers: from a plan, from an evaluation, and from neither."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+import oattn_hub as oh
+from oattn_hub.report import Report
+from oattn_hub.report.answer import answer
+from oattn_hub.report.evaluation import Curve
+
+
+def _plan(heads: list[tuple[int, int]], **cost: object) -> SimpleNamespace:
+    return SimpleNamespace(heads=heads, score="search", cost=cost or None)
+
+
+def test_only_entropy(report: Report) -> None:
+    found = answer(report)
+    assert not found.measured
+    assert found.verdicts == {}
+    assert report.findings()[0].startswith("Only entropy was measured on these 24 heads")
+    assert "oattn evaluate RUN" in report.findings()[0]
+
+
+def test_an_evaluation_answers_with_a_set_that_was_measured(measured_report: Report) -> None:
+    found = answer(measured_report)
+    assert found.removal is not None
+    assert found.removal.heads == ((0, 3), (1, 1))
+    assert found.removal.bound == pytest.approx(0.012)
+    assert found.stay == ((3, 5), (3, 4))
+    assert found.verdicts[(2, 2)] == "not sure"
+    assert [len(price.heads) for price in found.prices] == [2, 5, 7, 10, 12, 14]
+    first = measured_report.findings()[0]
+    assert first == (
+        "2 of 24 heads can go at a cost of at most 0.012 (measured, 95 %; KL divergence from the unpruned model): "
+        "0.3, 1.1."
+    )
+
+
+def test_where_nothing_is_cheap_the_answer_says_what_the_cheapest_costs(measured_report: Report) -> None:
+    section = measured_report.evaluation
+    assert section is not None
+    dear = Curve(*((0.0, *[0.5] * 6),) * 3)
+    scores = tuple(replace(score, curves={"divergence": dear}) for score in section.scores)
+    report = measured_report.with_evaluation(replace(section, scores=scores))
+    assert report.findings()[0].startswith(
+        "No measured set of the 24 heads can go at a cost of at most 0.02: already the 2"
+    )
+    assert "cost up to 0.5" in report.findings()[0]
+
+
+def test_a_plan_comes_first_and_stays_in_the_report(measured_report: Report, tmp_path: Path) -> None:
+    cost = {"metric": "loss", "title": "loss a token (nats)", "increase": 0.008, "low": -0.001, "high": 0.0123}
+    report = measured_report.with_plan(_plan([(2, 2), (0, 3), (1, 0)], **cost))
+    assert report.findings()[0] == (
+        "3 of 24 heads can go at a cost of at most 1.2 % (measured, 95 %; loss a token (nats)): 0.3, 1.0, 2.2."
+    )
+    report.save(tmp_path)
+    again = oh.Report.load(tmp_path)
+    assert again.findings() == report.findings()
+    assert answer(again).verdicts[(1, 1)] == "not sure"  # cheap by the evaluation, but not in the plan
+
+
+def test_a_plan_without_a_cost_says_so(report: Report) -> None:
+    found = report.with_plan(_plan([(0, 0)])).findings()[0]
+    assert found == "1 of 24 heads can go by a plan whose cost was not measured: 0.0."
+
+
+def test_an_empty_plan_is_an_answer_too(measured_report: Report) -> None:
+    cost = {"metric": "loss", "title": "loss", "increase": 0.0, "low": 0.0, "high": 0.0}
+    assert measured_report.with_plan(_plan([], **cost)).findings()[0].startswith("None of the 24 heads can go")
+
+
+def test_a_plan_for_another_model_is_refused(report: Report) -> None:
+    with pytest.raises(oh.OattnError, match=r"head \(9, 9\), which this report does not know"):
+        report.with_plan(_plan([(9, 9)]))
+
+
+def test_the_table_has_a_row_a_head_and_empty_columns_before_an_evaluation(report: Report) -> None:
+    columns, rows = report.table()
+    assert columns[:6] == ["group", "layer", "head", "verdict", "ablation", "gradient"]
+    assert len(rows) == 24
+    assert all(row[3:6] == [None, None, None] for row in rows)
+
+
+def test_a_name_that_looks_like_a_formula_is_no_formula(report: Report) -> None:
+    from oattn_hub.report.head_table import head_csv
+
+    group = replace(report.group(), layer_names=("=cmd()",) * 24)
+    text = head_csv(replace(report, groups={group.name: group}))
+    assert ",=cmd()" not in text
+    assert "'=cmd()" in text
