@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from oattn_hub.adapters.layout import HeadLayout, guess_layout
-from oattn_hub.adapters.site import MASKED_BELOW, AttentionSite, find_below
+from oattn_hub.adapters.site import COPIES, MASKED_BELOW, AttentionSite, find_below
 from oattn_hub.errors import AdapterError
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ class Adapter:
                 module=module,
                 group=group,
                 layer=first_layer + turn,
-                n_heads=self.n_heads(module),
+                n_heads=len(copies["places"]) if (copies := getattr(module, COPIES, None)) else self.n_heads(module),
                 n_kv_heads=self.n_kv_heads(module),
                 head_dim=self.head_dim(module),
                 kind=kind,

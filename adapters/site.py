@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 
 #: An additive mask entry at or below this value means "masked"; values above it are position terms.
 MASKED_BELOW = -1e4
+
+#: Where a cut module says that it computes copies of heads to keep groups of queries even: how many heads attention
+#: runs with, and the places of the real ones among them.
+COPIES = "oattn_head_copies"
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,11 @@ class AttentionSite:
     def site(self) -> AttentionSite:
         """Itself, for code written when layouts were kept apart from sites."""
         return self
+
+    @property
+    def copies(self) -> Mapping[str, Any] | None:
+        """``count`` and ``places`` of the heads of a cut module that computes some of them twice, else None."""
+        return getattr(self.module, COPIES, None)
 
     @property
     def module_name(self) -> str:

@@ -25,8 +25,8 @@ import oattn_hub as oh
 from oattn_hub.attention import CalibrationInputs, LoadedModel, calibration_inputs, load_model
 from oattn_hub.files import read_json, write_json, write_text
 from oattn_hub.pruning import evaluate
+from oattn_hub.pruning.costs import count_flops, latencies
 from oattn_hub.pruning.evaluation import Evaluator, increase_interval
-from oattn_hub.pruning.pruned import count_flops, latencies
 from oattn_hub.pruning.sites import head_sites
 from oattn_hub.pruning.tasks import find_task
 from oattn_hub.report.evaluation import EvaluationSection

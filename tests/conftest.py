@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -12,6 +12,9 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+
+# Some virtual machines promise AMX and then end the process at the first bfloat16 product ("Illegal instruction").
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 
 ROOT = Path(__file__).parents[1]
 DATA = Path(__file__).parent / "data"
@@ -33,6 +36,58 @@ def _runs_of_these_tests_only(tmp_path_factory: pytest.TempPathFactory) -> Itera
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("OATTN_HOME", str(tmp_path_factory.mktemp("oattn-home")))
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _code_of_these_tests_only(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Where transformers keeps the code that comes with checkpoints."""
+    modules = tmp_path_factory.mktemp("modules")
+    with pytest.MonkeyPatch.context() as patch:
+        for place in ("transformers.dynamic_module_utils", "transformers.utils.hub", "transformers.utils"):
+            patch.setattr(f"{place}.HF_MODULES_CACHE", str(modules), raising=False)
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _stock_loads_in_this_process(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A saved checkpoint is loaded without us here, not in a process of its own, which takes seconds each time.
+
+    Tests marked ``fresh_process`` do what users get.
+    """
+    if not request.node.get_closest_marker("fresh_process"):
+        monkeypatch.setattr("oattn_hub.pruning.proof.run_without_us", _run_here)
+
+
+def _run_here(folder: Path, way: Mapping[str, Any], batch: Mapping[str, Any]) -> dict[str, Any]:
+    from oattn_hub.models.load import _quiet
+    from oattn_hub.pruning import proof
+
+    spec = way["loader"]
+    if spec == "create_model":
+        scope: dict[str, Any] = {"__name__": "modeling_pruned"}
+        exec((folder / "modeling_pruned.py").read_text(encoding="utf-8"), scope)
+        model = scope["create_model"](folder)
+    elif spec == "timm.create_model":
+        import timm
+
+        model = timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
+    else:
+        import transformers
+
+        with _quiet():
+            model = getattr(transformers, spec).from_pretrained(folder, **way["options"])
+    library = "timm" if spec.endswith("create_model") else "transformers"
+    return proof.outputs_of(_Described(model, library), batch)
+
+
+class _Described:
+    """A model with as much around it as a forward call needs."""
+
+    def __init__(self, model: Any, library: str) -> None:
+        self.model, self.library = model, library
+
+    def forward(self, batch: Mapping[str, Any]) -> Any:
+        return self.model(*batch.values()) if self.library == "timm" else self.model(**batch)
 
 
 @pytest.fixture(scope="session")
@@ -110,8 +165,8 @@ def same_weights() -> Callable[[Any, Any], bool]:
 
 
 @cache
-def _load_zoo() -> ModuleType:
-    spec = spec_from_file_location("oattn_test_zoo", Path(__file__).parent / "zoo.py")
+def _load_helper(name: str) -> ModuleType:
+    spec = spec_from_file_location(f"oattn_test_{name}", Path(__file__).parent / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = module_from_spec(spec)
@@ -123,11 +178,17 @@ def _load_zoo() -> ModuleType:
 @pytest.fixture(scope="session")
 def zoo() -> ModuleType:
     """Tiny models of every family: ``zoo.SPECIMENS``, ``zoo.BY_NAME["bert"].build()``."""
-    return _load_zoo()
+    return _load_helper("zoo")
+
+
+@pytest.fixture(scope="session")
+def classes() -> ModuleType:
+    """Tiny models of any transformers class: ``classes.tiny("BertModel")``, ``classes.call(model)``."""
+    return _load_helper("classes")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """A test that asks for ``specimen`` runs once for every family of the zoo."""
     if "specimen" in metafunc.fixturenames:
-        specimens = _load_zoo().SPECIMENS
+        specimens = _load_helper("zoo").SPECIMENS
         metafunc.parametrize("specimen", specimens, ids=[specimen.name for specimen in specimens])

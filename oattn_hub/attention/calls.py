@@ -7,9 +7,9 @@ needs more than a fraction of the layer's own attention.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -50,6 +50,15 @@ class AttentionCall:
         step = max(1, _BLOCK_BYTES // (4 * contexts * queries * keys))
         for start in range(0, heads, step):
             yield self._block(slice(start, min(start + step, heads)), kinds)
+
+    def only(self, places: Sequence[int]) -> Self:
+        """The call with these of its heads only: a cut layer can compute copies of heads to keep its groups even."""
+        count = self.shape[1]
+        found: dict[str, Any] = {"shape": (self.shape[0], len(places), *self.shape[2:])}
+        for name, value in vars(self).items():
+            if isinstance(value, Tensor) and value.ndim == 4 and value.shape[1] > 1:  # keys may have fewer heads
+                found[name] = value[:, [place * value.shape[1] // count for place in places]]
+        return replace(self, **found)
 
     def _block(self, heads: slice, kinds: tuple[str, ...]) -> dict[str, Tensor]:
         raise NotImplementedError

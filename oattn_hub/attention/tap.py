@@ -99,7 +99,8 @@ class Tap(TorchFunctionMode):
         # Our own softmax is not the model's: another capture around this one must not see it.
         with torch.no_grad(), torch._C.DisableTorchFunction():
             try:
-                current.calls.append(read())
+                call = read()
+                current.calls.append(call if current.site.copies is None else call.only(current.site.copies["places"]))
             except UnexpectedShape as error:
                 current.unrecognised.append(str(error))
         current.trace.clear()
@@ -118,7 +119,7 @@ def _fused(current: SitePass, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
 
 
 def _heads(site: AttentionSite) -> Heads:
-    return Heads(site.n_heads, site.head_axis)
+    return Heads(site.n_heads if site.copies is None else site.copies["count"], site.head_axis)
 
 
 @dataclass

@@ -28,6 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", help="what to evaluate on; default: bundled data")
     parser.add_argument("--variant", choices=("cut", "masked"), default="cut", help="masked keeps the original shape")
     parser.add_argument("--out", type=Path, help="folder for the checkpoint; without it only the plan is made")
+    parser.add_argument("--no-verify", action="store_true", help="do not load the checkpoint again and compare")
     parser.add_argument("--plan", type=Path, help="also write the plan as JSON")
     add_json_flag(parser)
 
@@ -64,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
     if args.plan:
         plan.save(args.plan)
     shown = _keep_in_report(args.report, plan)
-    result = _cut(args, plan) if args.out else None
+    result = _cut(args, plan) if args.out and plan.heads else None
     if args.json:
         print_json({"plan": plan.to_json(), "result": result, "out": str(args.out) if args.out else None})
         return 0
@@ -80,8 +81,11 @@ def run(args: argparse.Namespace) -> int:
             out.print(f"{words}, verified on inputs that the search never saw: {where}", markup=False)
     if shown:
         out.print(f"{shown} shows this plan", markup=False, soft_wrap=True)
-    if args.out:
-        out.print(f"saved to {args.out}", markup=False, soft_wrap=True)
+    if args.out and not plan.heads:
+        out.print("No head can go under this plan, so nothing was saved: the model is the original.", markup=False)
+    elif args.out:
+        how = "not verified" if args.no_verify else "loaded again and compared"
+        out.print(f"saved to {args.out}, {how}", markup=False, soft_wrap=True)
         next_commands(f"oattn publish {quote(str(args.out))} OWNER/NAME   # to the Hub; --dry-run DIR sends nothing")
     return 0
 
@@ -116,7 +120,7 @@ def _cut(args: argparse.Namespace, plan: Any) -> dict[str, Any]:
 
     evaluation = None if args.report.is_file() else Report.load(args.report).evaluation
     pruned = plan.apply(args.model, evaluation=evaluation)
-    pruned.save_pretrained(args.out, variant=args.variant)
+    pruned.save_pretrained(args.out, variant=args.variant, verify=not args.no_verify)
     if not args.json:
         console().print(str(pruned.result), markup=False)
     result: dict[str, Any] = pruned.result.to_json()

@@ -18,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--revision", help="a branch, tag or commit (main)")
     parser.add_argument("--token", help="a Hub token, if not the one you are logged in with")
     parser.add_argument("--offline", action="store_true", help="use only what was downloaded before")
-    parser.add_argument("--with-code", action="store_true", help="also fetch its .py files; nothing is run")
+    parser.add_argument("--with-code", action="store_true", help="also fetch .py files other than modeling_pruned.py")
     add_json_flag(parser)
 
 

@@ -12,24 +12,13 @@ from oattn_hub.cards import render
 from oattn_hub.files import read_json
 from oattn_hub.hub.card import evaluation_values, hub_id
 from oattn_hub.hub.readme import build_readme
+from oattn_hub.hub.tasks import task_of_class
+from oattn_hub.pruning.costs import saving_rows
 from oattn_hub.report.evaluation_words import increase_words
 
 if TYPE_CHECKING:
     from oattn_hub.report.evaluation import EvaluationSection
 
-# How a model class is called by its task on the Hub.
-_TASKS = {
-    "ForMaskedLM": "fill-mask",
-    "ForCausalLM": "text-generation",
-    "LMHeadModel": "text-generation",
-    "ForSequenceClassification": "text-classification",
-    "ForTokenClassification": "token-classification",
-    "ForQuestionAnswering": "question-answering",
-    "ForConditionalGeneration": "text2text-generation",
-    "ForImageClassification": "image-classification",
-    "ForAudioClassification": "audio-classification",
-    "ForCTC": "automatic-speech-recognition",
-}
 _LAYER_KEYS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 _HEAD_KEYS = ("num_attention_heads", "n_head", "n_heads", "num_heads")
 
@@ -48,9 +37,8 @@ def checkpoint_readme(
     plan = manifest["plan"]
     base = hub_id(plan["model"]["id"], plan["model"]["source"])
     removed, total = len(plan["heads"]), plan["n_heads"]
-    library = manifest["library"] if manifest["library"] in ("transformers", "timm") else "oattn_hub"
     metadata: dict[str, Any] = {
-        "library_name": library,
+        "library_name": _library(manifest),
         **({"base_model": base} if base else {}),
         **({"license": license} if license else {}),
         **_task(manifest),
@@ -64,11 +52,14 @@ def checkpoint_readme(
         "removed": removed,
         "n_heads": total,
         "cut": manifest["variant"] == "cut",
+        "stock": manifest.get("stock", False),
+        "needs_code_because": manifest.get("needs_code_because", ""),
+        "verified": _verified(manifest),
         **_snippets(manifest, config, repo_id or "."),
-        "savings": _savings(manifest["result"]),
+        "savings": saving_rows(manifest["result"]),
         "latency": manifest["result"].get("seconds_before") is not None,
         "how_chosen": _how_chosen(plan, evaluation),
-        "head_map": _head_map(plan["heads"], total, config),
+        "head_map": _head_map(plan["heads"], total, config, manifest.get("stock", False)),
         "removed_by_layer": _by_layer(plan["heads"]),
         "evaluation": evaluation_values(evaluation, figures) if evaluation else None,
         "cost": _cost(plan, evaluation),
@@ -77,12 +68,17 @@ def checkpoint_readme(
     return build_readme(metadata, render("checkpoint.md.j2", values))
 
 
+def _library(manifest: Mapping[str, Any]) -> str:
+    """What loads it: the library that the base model's card names, or the one it was loaded with."""
+    named = manifest.get("base_card", {}).get("library_name")
+    loads = manifest["library"] if manifest["library"] in ("transformers", "timm") else "oattn_hub"
+    return str(named) if named and loads != "oattn_hub" else loads
+
+
 def _task(manifest: Mapping[str, Any]) -> dict[str, str]:
-    if manifest["library"] == "timm":
-        return {"pipeline_tag": "image-classification"}
-    task = next((task for suffix, task in _TASKS.items() if manifest["class"].endswith(suffix)), None)
-    if task is None and manifest["library"] == "transformers":
-        task = "feature-extraction"
+    """The base model's task as its card names it, or what its class is for; nothing where neither says it."""
+    named = manifest.get("base_card", {}).get("pipeline_tag")
+    task = named or task_of_class(manifest["class"], manifest["library"])
     return {"pipeline_tag": task} if task else {}
 
 
@@ -146,12 +142,18 @@ def _inputs_of(cost: Mapping[str, Any], evaluation: EvaluationSection | None) ->
     return f"inputs with the SHA-256 {cost['inputs'][:16]}…"
 
 
+def _verified(manifest: Mapping[str, Any]) -> list[str]:
+    """What the checkpoint was loaded with and compared on before it was published; empty if it was not."""
+    return [f"`{loader}`: {what}" for loader, what in (manifest.get("verified") or {}).items()]
+
+
 def _snippets(manifest: Mapping[str, Any], config: Mapping[str, Any], place: str) -> dict[str, str]:
     ours = f'import oattn_hub as oh\n\nmodel = oh.from_pretrained("{place}")'
-    cut = manifest["variant"] == "cut"
+    cut = manifest["variant"] == "cut" and not manifest.get("stock")
     plain = ""
     if manifest["library"] == "transformers":
-        auto = next(iter(config.get("auto_map", {})), None) if cut else manifest["class"]
+        autos = [auto for auto in config.get("auto_map", {}) if auto != "AutoConfig"]
+        auto = next(iter(autos), None) if cut else manifest["class"]
         trust = ", trust_remote_code=True" if cut else ""
         if auto:
             plain = f'from transformers import {auto}\n\nmodel = {auto}.from_pretrained("{place}"{trust})'
@@ -159,27 +161,6 @@ def _snippets(manifest: Mapping[str, Any], config: Mapping[str, Any], place: str
         spec = f"hf-hub:{place}" if place != "." else "local-dir:."
         plain = f'import timm\n\nmodel = timm.create_model("{spec}", pretrained=True).eval()'
     return {"snippet": ours, "plain_snippet": plain}
-
-
-def _savings(result: Mapping[str, Any]) -> list[dict[str, str]]:
-    rows = [_row("attention heads", result["heads_before"], result["heads_after"])]
-    rows.append(_row("parameters", result["parameters_before"], result["parameters_after"]))
-    if result.get("flops_before"):
-        rows.append(_row(f"FLOPs for {result['tokens']} tokens", result["flops_before"], result["flops_after"]))
-    if result.get("seconds_before"):
-        before, after = 1000 * result["seconds_before"], 1000 * result["seconds_after"]
-        change = f"{100 * (after / before - 1):+.1f} %"
-        rows.append({"name": "latency", "before": f"{before:.1f} ms", "after": f"{after:.1f} ms", "change": change})
-    return rows
-
-
-def _row(name: str, before: int, after: int) -> dict[str, str]:
-    return {
-        "name": name,
-        "before": f"{before:,}",
-        "after": f"{after:,}",
-        "change": f"{100 * (after / before - 1):+.1f} %",
-    }
 
 
 def _how_chosen(plan: Mapping[str, Any], evaluation: EvaluationSection | None) -> str:
@@ -222,10 +203,12 @@ def _by_layer(heads: Iterable[list[int]]) -> list[tuple[int, list[int]]]:
     return sorted(layers.items())
 
 
-def _head_map(heads: list[list[int]], total: int, config: Mapping[str, Any]) -> str:
+def _head_map(heads: list[list[int]], total: int, config: Mapping[str, Any], stock: bool = False) -> str:
     """Layers as lines and heads as signs, where the config says that all layers are alike."""
     layers = next((config[key] for key in _LAYER_KEYS if isinstance(config.get(key), int)), 0)
     per_layer = next((config[key] for key in _HEAD_KEYS if isinstance(config.get(key), int)), 0)
+    if stock and layers:  # its config has the number of heads that is left
+        per_layer = total // layers
     if layers * per_layer != total:
         return ""
     gone = {tuple(head) for head in heads}

@@ -1,7 +1,8 @@
 """Download and check, before anything is opened.
 
 The commit is pinned first; names and sizes are checked before a byte is fetched, contents by their hash afterwards.
-Only data is fetched (safetensors, JSON, text, pictures); code comes along only with ``trust_remote_code=True``.
+Only data is fetched (safetensors, JSON, text, pictures), and of code only ``modeling_pruned.py``, which stock
+transformers needs; other code comes along only with ``trust_remote_code=True``. Nothing that is fetched is run.
 """
 
 from __future__ import annotations
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
 
 # Everything that a report or a checkpoint consists of. Pickles (.bin, .pt, .pkl …) are not in it.
 DATA_FILES = (".css", ".html", ".jinja", ".json", ".jsonl", ".md", ".model", ".png", ".safetensors", ".svg", ".txt")
+# What else belongs to a model: other tokenizers, licences, and the code that a checkpoint's own card speaks of. It is
+# only fetched, never run by us.
+BELONGINGS = (".bpe", ".spm", ".tiktoken", ".vocab", "LICENSE", "NOTICE", "modeling_pruned.py")
 PICKLES = (".bin", ".ckpt", ".joblib", ".pickle", ".pkl", ".pt", ".pth")
 MAX_FILES = 10_000
 
@@ -196,7 +200,7 @@ def _forget(folder: Path, paths: list[str]) -> None:
 
 
 def _suffixes(want: _Want) -> tuple[str, ...]:
-    return (*DATA_FILES, ".py") if want.code else DATA_FILES
+    return (*DATA_FILES, *BELONGINGS, ".py") if want.code else (*DATA_FILES, *BELONGINGS)
 
 
 def _explain_other_type(api: HfApi, repo_id: str) -> None:

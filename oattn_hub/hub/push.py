@@ -52,6 +52,7 @@ def push_checkpoint(
     repo_id: str,
     *,
     variant: str = "cut",
+    verify: bool = True,
     license: str | None = None,
     evaluation: EvaluationSection | None = None,
     commit_message: str | None = None,
@@ -61,10 +62,11 @@ def push_checkpoint(
     """Publish a pruned checkpoint in one commit: weights, config, plan, modeling file and card.
 
     ``license`` is the base model's, if its card does not say it; ``evaluation`` (``report.evaluation``) is what the
-    card compares with. Other options as for :func:`push_report`.
+    card compares with; ``verify=False`` publishes a checkpoint that was not loaded again, and the card says so.
+    Other options as for :func:`push_report`.
     """
     with _folder(dry_run) as folder:
-        pruned.save_pretrained(folder, variant=variant)
+        pruned.save_pretrained(folder, variant=variant, verify=verify)
         write_checkpoint_card(folder, repo_id, license, evaluation or pruned.evaluation)
         message = commit_message or _message(read_json(folder / _MANIFEST))
         return _publish(folder, repo_id, "checkpoint", message, dry_run, options)

@@ -44,9 +44,12 @@ def content_fingerprint(folder: Path) -> str:
 
 def weights_fingerprint(model: nn.Module) -> str:
     """SHA-256 of the weights of a module that came without a name."""
+    from torch import Tensor
+
     parts: list[Any] = [type(model).__qualname__]
     for name, value in model.state_dict().items():
-        parts += [name, value.detach().cpu().float().numpy()]
+        known = isinstance(value, Tensor) and not value.is_meta  # else packed (quantised) or not in memory (offloaded)
+        parts += [name, value.detach().cpu().float().numpy() if known else str(value)]
     return fingerprint(*parts)
 
 

@@ -5,11 +5,13 @@
 ``config.json``          the original config with the list of cuts under ``oattn_pruning``
 ``modeling_pruned.py``   applies the cuts, for ``trust_remote_code=True`` and for timm; needs only torch
 ``evaluation.json``      what removing heads was measured to cost, if the pruned model came with it
-``oattn_pruned.json``    the plan, what it saved, and the SHA-256 of the files above
+``oattn_pruned.json``    the plan, what it saved, how the folder was verified, and the SHA-256 of the files above
 =======================  =========================================================================================
 
-``variant="masked"`` writes a checkpoint of the original shape instead, with the removed heads' weights zero: it is no
-smaller, and every tool that reads the original reads it.
+All files of the base model that are not weights come along. Where every layer keeps the same number of heads and the
+config of the family can say so, the folder is a plain checkpoint of the original class, without ``oattn_pruning`` and
+``modeling_pruned.py``. ``variant="masked"`` writes a checkpoint of the original shape instead, with the removed heads'
+weights zero: it is no smaller, and every tool that reads the original reads it.
 """
 
 from __future__ import annotations
@@ -19,111 +21,156 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
 from oattn_hub import __version__
-from oattn_hub.errors import FormatError, InvalidInput, LoadError, SurgeryError
+from oattn_hub.errors import FormatError, InvalidInput, SurgeryError
 from oattn_hub.files import read_json, sha256_file, write_json, write_text
-from oattn_hub.models.aligned import align_weights
 from oattn_hub.pruning import portable
-from oattn_hub.pruning.modeling_file import auto_map, timm_source, transformers_source
+from oattn_hub.pruning.belongings import base_card, copy_belongings
+from oattn_hub.pruning.modeling_file import auto_map, timm_source, transformers_source, written_type
+from oattn_hub.pruning.proof import prove
 from oattn_hub.pruning.pruned import PRUNING_KEY, PrunedModel
+from oattn_hub.pruning.reload import MANIFEST, WEIGHTS, fresh_timm
+from oattn_hub.pruning.stock import stock_model
 from oattn_hub.pruning.surgery import CutList
 
-MANIFEST = "oattn_pruned.json"
 MODELING = "modeling_pruned.py"
 EVALUATION = "evaluation.json"
 VARIANTS = ("cut", "masked")
-_WEIGHTS = "model.safetensors"
+_HASHED = (".safetensors", ".json", ".py")
 
 
 def save_checkpoint(
-    pruned: PrunedModel, folder: Path, variant: str = "cut", model_args: Mapping[str, Any] | None = None
+    pruned: PrunedModel,
+    folder: Path,
+    variant: str = "cut",
+    model_args: Mapping[str, Any] | None = None,
+    verify: bool = True,
+    allow_empty: bool = False,
 ) -> Path:
-    """Write a pruned model to ``folder`` and return it.
+    """Write a pruned model to ``folder``, load it again with and without oattn_hub, and return the folder.
 
     Args:
         pruned: what ``plan.apply()`` returned.
         folder: made if it does not exist.
         variant: ``"cut"`` (smaller) or ``"masked"`` (original shape, removed heads zero).
         model_args: arguments ``timm.create_model`` needs beside the architecture to build the uncut model.
+        verify: compare what the folder loads to with the model in memory; without it the manifest and the card say
+            that nothing was verified.
+        allow_empty: also save a plan that removes no head.
     """
     if variant not in VARIANTS:
         raise InvalidInput(f"variant is {variant!r}; choose from {', '.join(VARIANTS)}.")
-    folder.mkdir(parents=True, exist_ok=True)
-    # A folder with the manifest is complete: an old one goes first, the new one is written last.
-    (folder / MANIFEST).unlink(missing_ok=True)
-    library = pruned.loaded.library
-    state = pruned.model.state_dict() if variant == "cut" else inflate(pruned.model.state_dict(), pruned.cuts)
-    if library == "transformers":
-        _save_transformers(pruned, folder, state, variant)
-    else:
-        _save_module(pruned, folder, state, variant, dict(model_args or {}))
-    if pruned.loaded.processor is not None:
-        pruned.loaded.processor.save_pretrained(folder)
-    if pruned.evaluation is not None:
-        write_json(folder / EVALUATION, pruned.evaluation.to_json())
-    names = sorted(path.name for path in folder.iterdir() if path.suffix in (".safetensors", ".json", ".py"))
+    if not pruned.plan.heads and not allow_empty:
+        raise InvalidInput(
+            "The plan removes no head, so there is nothing to save: the model is the original. Allow more heads to go, "
+            "or pass allow_empty=True if you want a copy of it all the same."
+        )
+    if variant == "masked" and pruned.cuts["bias"]:
+        raise InvalidInput(
+            "The output projections of this model got a bias that the original does not have, so it has no masked "
+            "variant. Save variant='cut', or apply the plan with compensate=False."
+        )
+    stock, reason = stock_model(pruned) if variant == "cut" and pruned.cuts["sites"] else (None, "")
     manifest = {
         "schema": 1,
         "variant": variant,
-        "library": library,
+        "stock": stock is not None,
+        "needs_code_because": reason,
+        "library": pruned.loaded.library,
         "class": type(pruned.model).__name__,
         "oattn_hub": __version__,
+        "base_card": base_card(pruned.loaded),
         "plan": pruned.plan.to_json(),
         "result": pruned.result.to_json(),
-        "sha256": {name: sha256_file(folder / name) for name in names},
+        "cuts": pruned.cuts if stock is not None else None,
+        "verified": None,
     }
-    write_json(folder / MANIFEST, manifest)
+    state = pruned.model.state_dict() if variant == "cut" else inflate(pruned.model.state_dict(), pruned.cuts)
+    writer = _Writer(pruned, folder, manifest, state, stock, dict(model_args or {}))
+    writer.write()
+    if verify:
+        writer.verify()
     return folder
 
 
-def read_manifest(folder: Path) -> dict[str, Any]:
-    """The manifest of a pruned checkpoint, after checking that every file it lists is as it was written."""
-    if not (folder / MANIFEST).is_file():
-        raise FormatError(
-            f"{folder} has no {MANIFEST}, so it is no complete pruned checkpoint. Save or download it again."
-        )
-    manifest = read_json(folder / MANIFEST)
-    if not isinstance(manifest, dict) or manifest.get("schema") != 1:
-        raise FormatError(f"{folder / MANIFEST} has a schema this version does not read; update oattn_hub.")
-    for name, expected in manifest["sha256"].items():
-        path = folder / name
-        if path.suffix == ".py" and not path.exists():
-            continue  # code is downloaded only on request, and nothing here runs it
-        if not path.is_file():
-            raise FormatError(f"{path} is missing; the checkpoint is incomplete. Save or download it again.")
-        if sha256_file(path) != expected:
-            raise FormatError(
-                f"{path} was changed after the checkpoint was saved (its SHA-256 differs from the manifest's), "
-                "so it is not loaded. Download or save the checkpoint again."
-            )
-    return manifest
+class _Writer:
+    """One checkpoint on its way to disk."""
 
+    def __init__(
+        self,
+        pruned: PrunedModel,
+        folder: Path,
+        manifest: dict[str, Any],
+        state: dict[str, torch.Tensor],
+        stock: Any,
+        model_args: dict[str, Any],
+    ) -> None:
+        self.pruned, self.folder, self.manifest, self.state = pruned, folder, manifest, state
+        self.stock, self.model_args = stock, model_args
 
-def load_pruned(folder: str | Path, model: nn.Module | None = None) -> nn.Module:
-    """Load a pruned checkpoint from a local folder, in eval mode. Runs no code from the folder.
+    def write(self, own_names: bool = False) -> None:
+        """Write all files, the manifest last: a folder with a manifest is complete."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        for name in (MANIFEST, MODELING):  # of an earlier save
+            (self.folder / name).unlink(missing_ok=True)
+        if self.pruned.loaded.library == "transformers":
+            self._write_transformers(own_names)
+        else:
+            _save_module(self.pruned, self.folder, self.state, self.manifest["variant"], self.model_args)
+        if self.pruned.loaded.processor is not None:
+            self.pruned.loaded.processor.save_pretrained(self.folder)
+        copy_belongings(self.pruned.loaded, self.folder)
+        if self.pruned.evaluation is not None:
+            write_json(self.folder / EVALUATION, self.pruned.evaluation.to_json())
+        files = (path for path in self.folder.rglob("*") if path.is_file() and path.suffix in _HASHED)
+        names = sorted(path.relative_to(self.folder).as_posix() for path in files)
+        hashes = {name: sha256_file(self.folder / name) for name in names if name != MANIFEST}
+        write_json(self.folder / MANIFEST, {**self.manifest, "sha256": hashes})
 
-    Args:
-        folder: what ``save_pretrained`` wrote.
-        model: a fresh, uncut instance, for plain torch modules whose class only you know.
-    """
-    where = Path(folder)
-    if not where.is_dir():
-        raise LoadError(f"{where} is not a folder. Give the folder that save_pretrained wrote.")
-    manifest = read_manifest(where)
-    if manifest["library"] == "transformers":
-        return _load_transformers(where, manifest)
-    config = read_json(where / "config.json")
-    fresh = model if model is not None else _fresh_module(where, config, manifest)
-    cuts = config.get(PRUNING_KEY)
-    if cuts is not None:
-        fresh = portable.apply_cuts(fresh, cuts)
-        setattr(fresh, PRUNING_KEY, cuts)
-    from safetensors.torch import load_file
+    def verify(self) -> None:
+        """Load the folder again; a folder that does not prove itself loses its manifest."""
+        try:
+            found = self._proof()
+        except Exception:
+            (self.folder / MANIFEST).unlink(missing_ok=True)
+            raise
+        write_json(self.folder / MANIFEST, {**read_json(self.folder / MANIFEST), "verified": found})
 
-    fresh.load_state_dict(load_file(where / _WEIGHTS))
-    return align_weights(fresh.eval())
+    def _proof(self) -> dict[str, str]:
+        try:
+            return self._prove_once()
+        except (SurgeryError, FormatError):
+            if self.pruned.loaded.library != "transformers" or self.manifest["variant"] == "masked" or self.stock:
+                raise
+        # Some families rearrange weights for the disk by the number of heads that the config says, which a cut
+        # layer no longer has; their weights are saved as they are in memory.
+        self.write(own_names=True)
+        return self._prove_once()
+
+    def _prove_once(self) -> dict[str, str]:
+        return prove(self.folder, self.pruned.loaded, self.state, self.pruned.probe)
+
+    def _write_transformers(self, own_names: bool) -> None:
+        if self.stock is not None:
+            self.stock.save_pretrained(self.folder)
+            return
+        model: Any = self.pruned.model
+        # The key is written by us below, into the cut variant only.
+        cuts = model.config.__dict__.pop(PRUNING_KEY, self.pruned.cuts)
+        try:
+            options = {"save_original_format": False} if own_names else {}
+            model.save_pretrained(self.folder, state_dict=dict(self.state), **options)  # which it empties
+        finally:
+            setattr(model.config, PRUNING_KEY, cuts)
+        if self.manifest["variant"] == "masked":
+            return
+        config = read_json(self.folder / "config.json")
+        mapping = auto_map(model, MODELING.removesuffix(".py"))
+        if mapping:
+            write_text(self.folder / MODELING, transformers_source(model))
+            config |= {"auto_map": mapping, "model_type": written_type(model)}
+        write_json(self.folder / "config.json", {**config, PRUNING_KEY: cuts})
 
 
 def inflate(state: Mapping[str, torch.Tensor], cuts: CutList) -> dict[str, torch.Tensor]:
@@ -140,43 +187,6 @@ def inflate(state: Mapping[str, torch.Tensor], cuts: CutList) -> dict[str, torch
     return full
 
 
-def _save_transformers(pruned: PrunedModel, folder: Path, state: dict[str, torch.Tensor], variant: str) -> None:
-    model: Any = pruned.model
-    # The key is written by us below, into the cut variant only.
-    cuts = model.config.__dict__.pop(PRUNING_KEY, pruned.cuts)
-    try:
-        model.save_pretrained(folder, state_dict=state)
-    finally:
-        setattr(model.config, PRUNING_KEY, cuts)
-    if variant == "masked":
-        return
-    config = read_json(folder / "config.json")
-    mapping = auto_map(model, MODELING.removesuffix(".py"))
-    if mapping:
-        write_text(folder / MODELING, transformers_source(model))
-        config |= {"auto_map": mapping, "architectures": [f"Pruned{type(model).__name__}"]}
-    write_json(folder / "config.json", {**config, PRUNING_KEY: cuts})
-
-
-def _load_transformers(folder: Path, manifest: Mapping[str, Any]) -> nn.Module:
-    import transformers
-
-    from oattn_hub.models import find_model_class
-
-    base: Any = getattr(transformers, manifest["class"], None) or find_model_class(manifest["class"])
-    if base is None:
-        raise LoadError(f"{folder} holds a {manifest['class']}, which this version of transformers does not have.")
-
-    def build(self: Any, config: Any, *args: Any, **kwargs: Any) -> None:
-        base.__init__(self, config, *args, **kwargs)
-        if cuts := getattr(config, PRUNING_KEY, None):
-            portable.apply_cuts(self, cuts)
-
-    model = type(base.__name__, (base,), {"__init__": build}).from_pretrained(folder)  # type: ignore[attr-defined]
-    model.__class__ = base  # the subclass was only there to cut before the weights came
-    return align_weights(model.eval())
-
-
 def _save_module(
     pruned: PrunedModel, folder: Path, state: Mapping[str, torch.Tensor], variant: str, model_args: dict[str, Any]
 ) -> None:
@@ -191,7 +201,8 @@ def _save_module(
         if pruned.loaded.library == "timm":
             write_text(folder / MODELING, timm_source())
     write_json(folder / "config.json", config)
-    save_file({name: tensor.contiguous() for name, tensor in state.items()}, folder / _WEIGHTS, {"format": "pt"})
+    # copies, since safetensors refuses tensors that share memory (tied weights)
+    save_file({name: tensor.contiguous().clone() for name, tensor in state.items()}, folder / WEIGHTS, {"format": "pt"})
 
 
 def _timm_config(model: Any, model_args: dict[str, Any]) -> dict[str, Any]:
@@ -208,7 +219,7 @@ def _timm_config(model: Any, model_args: dict[str, Any]) -> dict[str, Any]:
 
 
 def _check_timm(config: Mapping[str, Any], state: Mapping[str, torch.Tensor]) -> None:
-    fresh = _fresh_timm(config).state_dict()
+    fresh = fresh_timm(config).state_dict()
     shapes = {name: tuple(tensor.shape) for name, tensor in state.items()}
     wrong = [name for name in {*shapes, *fresh} if name not in fresh or shapes.get(name) != tuple(fresh[name].shape)]
     if wrong:
@@ -216,20 +227,3 @@ def _check_timm(config: Mapping[str, Any], state: Mapping[str, torch.Tensor]) ->
             f"timm.create_model({config['architecture']!r}) gives other shapes than this model: {sorted(wrong)[0]}. "
             "Say with which arguments the model was made: save_pretrained(folder, model_args={'img_size': …})."
         )
-
-
-def _fresh_timm(config: Mapping[str, Any]) -> Any:
-    import timm
-
-    arguments = {"num_classes": config["num_classes"], **config.get("model_args", {})}
-    return timm.create_model(config["architecture"], pretrained=False, **arguments)
-
-
-def _fresh_module(folder: Path, config: Mapping[str, Any], manifest: Mapping[str, Any]) -> nn.Module:
-    if manifest["library"] != "timm":
-        raise SurgeryError(
-            f"{folder} holds a {manifest['class']}, which only you can build. "
-            "Give a fresh one: load_pruned(folder, model)."
-        )
-    fresh: nn.Module = _fresh_timm(config)
-    return fresh

@@ -1,28 +1,62 @@
-"""The Python file that travels with a pruned checkpoint: the engine of ``portable.py`` and a few generated lines."""
+"""The Python file that travels with a pruned checkpoint: the engine of ``portable.py`` and a few generated lines.
+
+Its classes bear the names of transformers' own: transformers renames weights, finds a model's task and re-saves a
+model by the name of its class, and all that must work as it does for the original. Its config class makes the model
+type of ``config.json`` (``pruned_bert``) readable: to a transformers that may not run the file the type is unknown,
+so that its error names ``trust_remote_code`` instead of the sizes of tensors.
+"""
 
 from __future__ import annotations
 
+import copy
 import inspect
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from oattn_hub.models.aligned import align_weights
 from oattn_hub.pruning import portable
 
-_TRANSFORMERS_CLASS = '''
+_CONFIG_CLASS = '''
 
-class Pruned{name}({name}):
+class {name}(_{name}):
+    """{name} of a pruned model; on disk its model type is {written!r}, so that only this file reads it."""
+
+    @classmethod
+    def get_config_dict(cls, *args, **kwargs):
+        found, rest = super().get_config_dict(*args, **kwargs)
+        return {{**found, "model_type": cls.model_type}}, rest
+
+    def to_diff_dict(self):
+        return {{**super().to_diff_dict(), "model_type": {written!r}}}
+'''
+
+_MODEL_CLASS = '''
+
+class {name}(_{name}):
     """{name} without the heads that config.oattn_pruning cuts out."""
 
     def __init__(self, config, *args, **kwargs):
         super().__init__(config, *args, **kwargs)
-        apply_cuts(self, config.oattn_pruning, prefix="{prefix}")
+        apply_cuts(self, config.oattn_pruning, prefix={prefix!r})
 
     @classmethod
-    def from_pretrained(cls, *args, **kwargs):
-        loaded = super().from_pretrained(*args, **kwargs)
-        align_weights(loaded[0] if isinstance(loaded, tuple) else loaded)
-        return loaded
+    def is_custom_code(cls):
+        return False  # so that transformers renames the weights as it does for {name}
+
+    @classmethod
+    def _load_pretrained_model(cls, model, state_dict, checkpoint_files, *args, **kwargs):
+        check_files(model, checkpoint_files or ())
+        return super()._load_pretrained_model(model, state_dict, checkpoint_files, *args, **kwargs)
+
+    @classmethod
+    def from_pretrained(cls, *args, output_loading_info=False, ignore_mismatched_sizes=False, **kwargs):
+        # Sizes are always let through to the check here, whose sentence names the weight.
+        model, info = super().from_pretrained(*args, output_loading_info=True, ignore_mismatched_sizes=True, **kwargs)
+        check_keys(info, own={prefix!r}, may_lack={may_lack!r}, resized=ignore_mismatched_sizes)
+        check_values(align_weights(model))
+        return (model, info) if output_loading_info else model
 '''
 
 _TIMM_LOADER = '''
@@ -39,8 +73,7 @@ def create_model(folder, **options):
     arguments = {"num_classes": config["num_classes"], **config.get("model_args", {}), **options}
     model = timm.create_model(config["architecture"], pretrained=False, **arguments)
     apply_cuts(model, config["oattn_pruning"])
-    model.load_state_dict(load_file(Path(folder) / "model.safetensors"))
-    return align_weights(model.eval())
+    return align_weights(load_weights(model, load_file(Path(folder) / "model.safetensors")).eval())
 '''
 
 
@@ -54,13 +87,21 @@ def timm_source() -> str:
 
 
 def transformers_source(model: Any) -> str:
-    """The text of the file for a transformers model: one class for it, one for its base model."""
-    classes = _classes(model)
-    imports = "".join(f"from transformers import {name}\n" for name in sorted(classes))
-    engine = _engine().replace(
-        "import torch\nfrom torch import nn\n", f"import torch\nfrom torch import nn\n{imports}", 1
-    )
-    return engine + "".join(_TRANSFORMERS_CLASS.format(name=name, prefix=prefix) for name, prefix in classes.items())
+    """The text of the file for a transformers model: its config, its class, and its base model's."""
+    config, classes = type(model.config), _classes(model)
+    imports = sorted(_import(cls) for cls in {config, *(cls for cls, _ in classes)})
+    head = "import torch\nfrom torch import nn\n"
+    parts = [_engine().replace(head, head + "".join(imports), 1)]
+    parts.append(_CONFIG_CLASS.format(name=config.__name__, written=written_type(model)))
+    for cls, prefix in classes:
+        may_lack = _may_lack(model, prefix)
+        parts.append(_MODEL_CLASS.format(name=cls.__name__, prefix=prefix, may_lack=may_lack))
+    return "".join(parts)
+
+
+def written_type(model: Any) -> str:
+    """The model type that a pruned checkpoint has on disk."""
+    return f"pruned_{model.config.model_type}"
 
 
 def auto_map(model: Any, module: str) -> dict[str, str]:
@@ -69,8 +110,9 @@ def auto_map(model: Any, module: str) -> dict[str, str]:
 
     if not type(model).__module__.startswith("transformers."):
         return {}
+    names = [cls.__name__ for cls, _ in _classes(model)]
     found: dict[str, str] = {}
-    for name in _classes(model):
+    for name in names:
         for auto in dir(transformers):
             mapping = (
                 getattr(getattr(transformers, auto, None), "_model_mapping", None)
@@ -79,15 +121,35 @@ def auto_map(model: Any, module: str) -> dict[str, str]:
             )
             served = mapping._model_mapping.get(model.config.model_type) if mapping is not None else None
             if served is not None and name in ([served] if isinstance(served, str) else served):
-                found.setdefault(auto, f"{module}.Pruned{name}")
-    return found
+                found.setdefault(auto, f"{module}.{name}")
+    found.setdefault("AutoModel", f"{module}.{names[0]}")  # a class that no Auto class lists
+    return {"AutoConfig": f"{module}.{type(model.config).__name__}", **found}
 
 
-def _classes(model: Any) -> dict[str, str]:
+def _import(cls: type) -> str:
+    import transformers
+
+    place = "transformers" if getattr(transformers, cls.__name__, None) is cls else cls.__module__
+    return f"from {place} import {cls.__name__} as _{cls.__name__}\n"
+
+
+def _classes(model: Any) -> list[tuple[type, str]]:
     """The model's class and its base model's, each with the prefix that its paths lack."""
-    classes = {type(model).__name__: ""}
+    classes = [(type(model), "")]
     prefix = getattr(model, "base_model_prefix", "")
     base = getattr(model, prefix, None) if prefix else None
-    if base is not None and base is not model:
-        classes[type(base).__name__] = f"{prefix}."
+    if hasattr(base, "from_pretrained") and type(base).__name__ != type(model).__name__:
+        classes.append((type(base), f"{prefix}."))
     return classes
+
+
+def _may_lack(model: Any, prefix: str) -> list[str]:
+    """Weights of the base model's class that the base model inside ``model`` was built without (BERT's pooler)."""
+    if not prefix:
+        return []
+    inner = model.get_submodule(prefix.removesuffix("."))
+    config = copy.copy(inner.config)
+    config.dtype = inner.dtype  # saving leaves a string there, which some classes cannot build from
+    with torch.device("meta"):
+        alone = type(inner)(config)
+    return sorted(set(alone.state_dict()) - set(inner.state_dict()))

@@ -1,13 +1,16 @@
-"""Turn a freshly built model into its pruned shape, by a list of cuts.
+"""Turn a freshly built model into its pruned shape, by a list of cuts, and refuse weights that do not belong to it.
 
 This file needs torch and nothing else. It is the engine of oattn_hub's surgery, and a copy of it travels with every
 pruned checkpoint, so that the checkpoint loads where oattn_hub is not installed. The list of cuts is plain JSON:
 
     keep    parameter or buffer, axis, size before the cut, half-open index ranges: what is left of it
     zero    parameters that are set to zero (the one head that stays in a layer that lost all of them)
+    bias    linear modules without a bias that get one, zero until weights are loaded: ``cuts["bias"].append(path)``
+            lets a checkpoint carry the bias of a refitted output projection (:func:`add_bias` makes it in place)
     set     module, attribute, value: the counts that the module's forward reads
     config  module, attributes: counts that it reads from its config, which it then owns a copy of
     behave  module, behaviour, arguments: what a cut module must do that a smaller tensor cannot express
+    sites   layer, number of heads before, kept heads, kept key/value heads, output projection: what it was all about
 
 Model paths are those of the class that was pruned; ``prefix`` is cut off them for its base model.
 """
@@ -17,8 +20,9 @@ from __future__ import annotations
 import copy
 import inspect
 import itertools
+import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -28,19 +32,22 @@ from torch.overrides import TorchFunctionMode
 
 def apply_cuts(model: nn.Module, cuts: dict[str, Any], prefix: str = "") -> nn.Module:
     """Apply a list of cuts to ``model`` in place and return it."""
-    if cuts.get("version") != 1:
-        raise ValueError(f"The list of cuts has version {cuts.get('version')!r}; this file reads version 1.")
+    if cuts.get("version") not in (1, 2):
+        raise ValueError(f"The list of cuts has version {cuts.get('version')!r}; this file reads versions 1 and 2.")
 
     def find(path: str) -> Any:
         return model.get_submodule(path.removeprefix(prefix))
 
+    done: _Done = {}
     for cut in cuts["keep"]:
         owner, _, name = cut["tensor"].rpartition(".")
-        _keep(find(owner), name, cut["axis"], cut["ranges"])
+        _keep(find(owner), name, cut["axis"], cut["ranges"], done)
     for tensor in cuts["zero"]:
         owner, _, name = tensor.rpartition(".")
         with torch.no_grad():
             getattr(find(owner), name).zero_()
+    for path in cuts.get("bias", ()):
+        add_bias(find(path))
     for change in cuts["set"]:
         setattr(find(change["module"]), change["attribute"], change["value"])
     for change in cuts["config"]:
@@ -53,68 +60,106 @@ def apply_cuts(model: nn.Module, cuts: dict[str, Any], prefix: str = "") -> nn.M
     return model
 
 
+def add_bias(module: Any) -> None:
+    """Give a linear module without a bias one that is zero."""
+    if module.bias is None:
+        module.bias = nn.Parameter(module.weight.detach().new_zeros(module.weight.shape[0]))
+
+
 def indices(ranges: Iterable[Sequence[int]]) -> list[int]:
     """The single indices of half-open ranges, in order."""
     return [index for start, stop in ranges for index in range(start, stop)]
 
 
-def _keep(module: Any, name: str, axis: int, ranges: Sequence[Sequence[int]]) -> None:
-    tensor, kept = getattr(module, name), indices(ranges)
-    shape = list(tensor.shape)
-    shape[axis] = len(kept)
-    if tensor.is_meta:  # while transformers loads, parameters have no data yet
-        data = tensor.new_empty(shape)
-    else:
-        data = tensor.detach().index_select(axis, torch.tensor(kept, device=tensor.device))
+# Tensor and what became of it, for modules that share their weights: they go on sharing.
+_Done = dict[int, tuple[torch.Tensor, torch.Tensor]]
+
+
+def _keep(module: Any, name: str, axis: int, ranges: Sequence[Sequence[int]], done: _Done) -> None:
+    tensor = getattr(module, name)
+    if id(tensor) not in done:
+        done[id(tensor)] = (tensor, _kept(tensor, axis, indices(ranges)))
+    data = done[id(tensor)][1]
     if isinstance(tensor, nn.Parameter):
-        setattr(module, name, nn.Parameter(data, requires_grad=tensor.requires_grad))
+        setattr(module, name, data)
     else:
         module._buffers[name] = data
     if name == "weight" and hasattr(module, "in_features"):
-        module.out_features, module.in_features = shape
+        module.out_features, module.in_features = data.shape
     elif name == "weight" and hasattr(module, "nf"):  # transformers' Conv1D keeps its weight transposed
-        module.nx, module.nf = shape
+        module.nx, module.nf = data.shape
 
 
-class _Selection:
-    """Index positions that follow the data to its device."""
+def _kept(tensor: torch.Tensor, axis: int, kept: list[int]) -> torch.Tensor:
+    if tensor.is_meta:  # while transformers loads, parameters have no data yet
+        data = tensor.new_empty((*tensor.shape[:axis], len(kept), *tensor.shape[axis + 1 :]))
+    else:
+        data = tensor.detach().index_select(axis, torch.tensor(kept, device=tensor.device))
+    return nn.Parameter(data, requires_grad=tensor.requires_grad) if isinstance(tensor, nn.Parameter) else data
 
-    def __init__(self, positions: Iterable[int]) -> None:
-        self.positions = list(positions)
-        self.tensors: dict[torch.device, torch.Tensor] = {}
 
-    def __call__(self, tensor: torch.Tensor, axis: int) -> torch.Tensor:
-        if tensor.device not in self.tensors:
-            self.tensors[tensor.device] = torch.tensor(self.positions, device=tensor.device)
-        return tensor.index_select(axis, self.tensors[tensor.device])
+def take(tensor: torch.Tensor, axis: int, ranges: Sequence[Sequence[int]]) -> torch.Tensor:
+    """Half-open ranges along an axis, side by side; slices and no index, which every exporter understands."""
+    parts = [tensor.narrow(axis, start, stop - start) for start, stop in ranges]
+    return parts[0] if len(parts) == 1 else torch.cat(parts, axis)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> _Selection:
-        return _Selection(self.positions)
+
+def runs(positions: Iterable[int]) -> list[list[int]]:
+    """Positions as half-open ranges, neighbours joined."""
+    return joined((position, position + 1) for position in positions)
+
+
+def joined(ranges: Iterable[Sequence[int]]) -> list[list[int]]:
+    """Neighbouring ranges as one."""
+    found: list[list[int]] = []
+    for start, stop in ranges:
+        if found and found[-1][1] == start:
+            found[-1][1] = stop
+        else:
+            found.append([start, stop])
+    return found
 
 
 def repeat_features(module: nn.Module, ranges: Sequence[Sequence[int]]) -> None:
-    """Let a projection hand out a feature several times: one key/value head for uneven groups of queries."""
-    module.register_forward_hook(_RepeatFeatures(_Selection(indices(ranges))))
+    """Let a projection hand out a feature several times, so that groups of queries that a cut left uneven are even.
+
+    Attention functions and caches only know even groups: the smaller ones are filled up with copies of their own
+    queries, and :func:`select_inputs` drops what these give.
+    """
+    module.register_forward_hook(_RepeatFeatures(ranges))
 
 
 class _RepeatFeatures:
-    def __init__(self, select: _Selection) -> None:
-        self.select = select
+    def __init__(self, ranges: Sequence[Sequence[int]]) -> None:
+        self.ranges = ranges
 
     def __call__(self, module: nn.Module, args: Any, output: torch.Tensor) -> torch.Tensor:
-        return self.select(output, output.dim() - 1)
+        return take(output, output.dim() - 1, self.ranges)
+
+
+def select_inputs(module: nn.Module, ranges: Sequence[Sequence[int]]) -> None:
+    """Let a projection read only these of the features that it is given."""
+    module.register_forward_pre_hook(_SelectInputs(ranges))
+
+
+class _SelectInputs:
+    def __init__(self, ranges: Sequence[Sequence[int]]) -> None:
+        self.ranges = ranges
+
+    def __call__(self, module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        return (take(args[0], args[0].dim() - 1, self.ranges), *args[1:])
 
 
 def select_head_argument(module: nn.Module, argument: str, kept: Sequence[int], n_heads: int) -> None:
     """Pick the kept heads of a forward argument that comes with a plane for every head of the uncut layer."""
     position = list(inspect.signature(module.forward).parameters).index(argument)
-    hook = _SelectArgument(argument, position, _Selection(kept), n_heads)
+    hook = _SelectArgument(argument, position, runs(kept), n_heads)
     module.register_forward_pre_hook(hook, with_kwargs=True)
 
 
 class _SelectArgument:
-    def __init__(self, argument: str, position: int, select: _Selection, n_heads: int) -> None:
-        self.argument, self.position, self.select, self.n_heads = argument, position, select, n_heads
+    def __init__(self, argument: str, position: int, kept: list[list[int]], n_heads: int) -> None:
+        self.argument, self.position, self.kept, self.n_heads = argument, position, kept, n_heads
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self.argument in kwargs:
@@ -127,8 +172,8 @@ class _SelectArgument:
         if planes is None or self.n_heads == 1:
             return planes
         if planes.dim() == 4:  # (batch, head, query, key); one plane serves all heads
-            return self.select(planes, 1) if planes.shape[1] == self.n_heads else planes
-        return self.select(planes.unflatten(0, (-1, self.n_heads)), 1).flatten(0, 1)  # (batch * head, query, key)
+            return take(planes, 1, self.kept) if planes.shape[1] == self.n_heads else planes
+        return take(planes.unflatten(0, (-1, self.n_heads)), 1, self.kept).flatten(0, 1)  # (batch * head, query, key)
 
 
 def _specialise(module: Any, **members: Any) -> Any:
@@ -140,15 +185,15 @@ def _specialise(module: Any, **members: Any) -> Any:
 
 def share_position_bias(module: nn.Module, kept: Sequence[int]) -> None:
     """Use the kept heads of a position bias that the layers pass on to each other, and pass on the whole (T5)."""
-    select = _Selection(kept)
+    heads = runs(kept)
 
     def compute_bias(self: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
         self.full_position_bias = base.compute_bias(self, *args, **kwargs)
-        return select(self.full_position_bias, 1)
+        return take(self.full_position_bias, 1, heads)
 
     def forward(self: Any, *args: Any, position_bias: torch.Tensor | None = None, **kwargs: Any) -> Any:
         self.full_position_bias = position_bias
-        own = None if position_bias is None else select(position_bias, 1)
+        own = None if position_bias is None else take(position_bias, 1, heads)
         output, _, *rest = base.forward(self, *args, position_bias=own, **kwargs)
         full, self.full_position_bias = self.full_position_bias, None
         return (output, full, *rest)
@@ -205,6 +250,11 @@ def cut_multihead(module: Any, n_heads: int, head_dim: int) -> None:
     # The encoder layer's fast path reads these and would not see the cut.
     module._qkv_same_embed_dim, module.packed = False, module._qkv_same_embed_dim
 
+    def reset(self: Any) -> None:
+        self._qkv_same_embed_dim = self.packed
+        base._reset_parameters(self)
+        self._qkv_same_embed_dim = False
+
     def forward(
         self: Any,
         query: torch.Tensor,
@@ -235,7 +285,7 @@ def cut_multihead(module: Any, n_heads: int, head_dim: int) -> None:
             output = output.transpose(0, 1)
         return output, weights if need_weights else None
 
-    _specialise(module, forward=forward)
+    base = _specialise(module, forward=forward, _reset_parameters=reset)
 
 
 def _project(module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> list[torch.Tensor]:
@@ -271,8 +321,76 @@ def _additive(mask: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
     return torch.zeros_like(mask, dtype=query.dtype).masked_fill(mask, -math.inf)
 
 
+def check_keys(info: dict[str, Any], own: str = "", may_lack: Collection[str] = (), resized: bool = False) -> None:
+    """Refuse what transformers would only warn of: weights that are missing, left over, or of another shape.
+
+    Args:
+        info: what ``from_pretrained(output_loading_info=True)`` says.
+        own: only keys that begin so belong to the model that is loaded (a base model of a model with a head).
+        may_lack: weights that the saved model did not have.
+        resized: the user asked for weights of other shapes (``ignore_mismatched_sizes``: another number of classes).
+    """
+    missing = sorted(set(info["missing_keys"]) - set(may_lack))
+    extra = sorted(key for key in info["unexpected_keys"] if key.startswith(own))
+    wrong = [] if resized else sorted(str(entry[0]) for entry in info["mismatched_keys"])
+    for keys, what in ((missing, "lacks"), (extra, "has a weight too many:"), (wrong, "has another shape of")):
+        if keys:
+            others = f" (and {len(keys) - 1} others)" if len(keys) > 1 else ""
+            raise ValueError(
+                f"The checkpoint {what} {keys[0]}{others}, so it is not loaded. Download or save it again."
+            )
+    if info.get("error_msgs"):
+        raise ValueError(f"The checkpoint cannot be loaded: {info['error_msgs'][0]}")
+
+
+def check_files(model: nn.Module, files: Iterable[Any]) -> None:
+    """Refuse integers in the place of weights, which transformers would turn into floats without a word."""
+    counts = {name.rpartition(".")[2] for name, buffer in model.named_buffers() if not buffer.is_floating_point()}
+    for file in (str(file) for file in files if str(file).endswith(".safetensors")):
+        with open(file, "rb") as stream:  # noqa: PTH123 - this file also travels alone
+            header = json.loads(stream.read(int.from_bytes(stream.read(8), "little")))
+        for name, entry in header.items():
+            if name != "__metadata__" and name.rpartition(".")[2] not in counts and "F" not in entry["dtype"]:
+                raise ValueError(f"{name} holds integers ({entry['dtype']}), not weights. Download or save it again.")
+
+
+def check_values(model: nn.Module) -> None:
+    """Refuse weights that no training gives: integers, infinities and not-a-numbers."""
+    for name, parameter in model.named_parameters():
+        if parameter.is_meta:  # offloaded: the data is not here to be looked at
+            continue
+        if not parameter.is_floating_point():
+            raise ValueError(f"{name} holds integers ({parameter.dtype}), not weights. Download or save it again.")
+        if not bool(parameter.isfinite().all()):
+            raise ValueError(f"{name} holds values that are not finite numbers. Download or save it again.")
+
+
+def load_weights(model: nn.Module, state: dict[str, torch.Tensor]) -> nn.Module:
+    """Load all weights of a module that is not transformers', in the precision they were saved in."""
+    own = model.state_dict()
+    wrong = [key for key in state if key in own and state[key].shape != own[key].shape]
+    check_keys(
+        {
+            "missing_keys": set(own) - set(state),
+            "unexpected_keys": set(state) - set(own),
+            "mismatched_keys": [(key,) for key in wrong],
+        }
+    )
+    for key, value in state.items():
+        if value.is_floating_point() != own[key].is_floating_point():
+            kind = "integers" if own[key].is_floating_point() else "weights"
+            raise ValueError(f"{key} holds {kind} ({value.dtype}), not {own[key].dtype}. Download or save it again.")
+    precisions = {value.dtype for value in state.values() if value.is_floating_point()}
+    if len(precisions) == 1:
+        model.to(precisions.pop())
+    model.load_state_dict(state)
+    check_values(model)
+    return model
+
+
 BEHAVIOURS: dict[str, Any] = {
     "repeat_features": repeat_features,
+    "select_inputs": select_inputs,
     "select_head_argument": select_head_argument,
     "share_position_bias": share_position_bias,
     "narrow_reshapes": narrow_reshapes,

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import copy
-import statistics
-import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
-from oattn_hub.errors import InvalidInput, OattnError, SurgeryError
+from oattn_hub.errors import OattnError, SurgeryError
 from oattn_hub.inputs import CalibrationInputs, calibration_inputs
 from oattn_hub.models.load import LoadedModel, load_model
+from oattn_hub.pruning import costs
+from oattn_hub.pruning.costs import PruningResult
 from oattn_hub.pruning.masks import masked_sites
 from oattn_hub.pruning.plan import PruningPlan
 from oattn_hub.pruning.portable import apply_cuts
 from oattn_hub.pruning.readout import readouts
+from oattn_hub.pruning.sites import head_sites
 from oattn_hub.pruning.surgery import CutList, cut_list
 
 if TYPE_CHECKING:
@@ -31,39 +32,8 @@ _TOLERANCE = 1e-4
 
 
 @dataclass(frozen=True)
-class PruningResult:
-    """Size and speed before and after. FLOPs and seconds are of one forward call on ``tokens`` tokens."""
-
-    heads_before: int
-    heads_after: int
-    parameters_before: int
-    parameters_after: int
-    tokens: int | None = None
-    flops_before: int | None = None
-    flops_after: int | None = None
-    seconds_before: float | None = None
-    seconds_after: float | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """The result as a JSON-able dict."""
-        return asdict(self)
-
-    def __str__(self) -> str:
-        lines = [
-            _saving("heads", self.heads_before, self.heads_after),
-            _saving("parameters", self.parameters_before, self.parameters_after),
-        ]
-        if self.flops_before and self.flops_after:
-            lines.append(_saving(f"FLOPs at {self.tokens} tokens", self.flops_before, self.flops_after))
-        if self.seconds_before and self.seconds_after:
-            before, after = 1000 * self.seconds_before, 1000 * self.seconds_after
-            lines.append(f"latency: {before:.1f} ms -> {after:.1f} ms ({after / before - 1:+.1%})")
-        return "\n".join(lines)
-
-
-@dataclass(frozen=True)
 class PrunedModel:
-    """A smaller model, the plan that made it, and the cuts that rebuild it."""
+    """A smaller model, the plan that made it, and the cuts that rebuild it; ``probe`` is what it was checked on."""
 
     model: nn.Module
     plan: PruningPlan
@@ -71,6 +41,7 @@ class PrunedModel:
     result: PruningResult
     loaded: LoadedModel
     evaluation: EvaluationSection | None = None
+    probe: Mapping[str, torch.Tensor] | None = None
 
     def save_pretrained(self, folder: str | Path, variant: str = "cut", **options: Any) -> Path:
         """Write a checkpoint; see :func:`oattn_hub.pruning.checkpoint.save_checkpoint`."""
@@ -107,7 +78,7 @@ def prune(
         evaluation: goes along to the checkpoint's card; None takes the one of the plan's report.
     """
     loaded = plan.load() if model is None else load_model(model)
-    sites = plan.check(loaded.model, allow_other_weights)
+    plan.check(loaded.model, allow_other_weights)
     if _cuts_of(loaded.model) is not None:
         raise SurgeryError(
             f"{loaded.model_id} was pruned before. Prune the original once, with the heads of both plans together."
@@ -118,16 +89,20 @@ def prune(
     apply_cuts(smaller, cuts)
     _remember(smaller, cuts)
     after = sum(p.numel() for p in smaller.parameters())
+    if after > before:
+        raise SurgeryError(
+            f"The cut model has {after:,} parameters and the original {before:,}, so nothing was gained: the original "
+            "shares weights that a cut takes apart. Use plan.masked(model), and please report the model."
+        )
     result = PruningResult(plan.n_heads, plan.n_heads - len(plan.heads), before, after)
     pruned = replace(loaded, model=smaller)
     batches = None if inplace else _inputs(loaded, inputs)
     if batches is not None:
-        with masked_sites(loaded.model, sites, plan.heads):
-            expected = readouts(loaded, batches[0])
-        _check_equal(expected, readouts(pruned, batches[0]))
+        _check_cut(loaded, pruned, plan, cuts, batches[0])
         if measure:
-            result = replace(result, **_measured(loaded, pruned, batches[0], batches.tokens))
-    return PrunedModel(smaller, plan, cuts, result, pruned, evaluation or plan.evaluation)
+            result = replace(result, **costs.measure(loaded, pruned, batches[0], batches.tokens))
+    probe = None if batches is None else batches[0]
+    return PrunedModel(smaller, plan, cuts, result, pruned, evaluation or plan.evaluation, probe)
 
 
 def _cuts_of(model: Any) -> Any:
@@ -150,6 +125,37 @@ def _inputs(loaded: LoadedModel, inputs: Any) -> CalibrationInputs | None:
         return None
 
 
+def _check_cut(
+    loaded: LoadedModel, pruned: LoadedModel, plan: PruningPlan, cuts: CutList, batch: Mapping[str, torch.Tensor]
+) -> None:
+    """Make sure that masked and cut model say the same.
+
+    A model of lower precision is compared as a float32 copy: its own rounding can be as large as a small mistake.
+    """
+    if _is_exact(loaded.model):
+        original, smaller = loaded, pruned
+    else:
+        original = smaller = replace(loaded, model=copy.deepcopy(loaded.model).float())
+        batch = {name: value.float() if value.is_floating_point() else value for name, value in batch.items()}
+    with masked_sites(original.model, head_sites(original.model, plan.adapter), plan.heads):
+        expected = readouts(original, batch)
+    try:
+        if smaller is original:
+            apply_cuts(smaller.model, cuts)
+        found = readouts(smaller, batch)
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:  # whatever a forward says to a wrong shape
+        raise SurgeryError(
+            f"The cut model does not run ({' '.join(str(error).split())[:200]}), so the adapter's layout does not "
+            "describe this model. Use plan.masked(model) or the masked variant, and please report the model."
+        ) from error
+    _check_equal(expected, found)
+
+
+def _is_exact(model: nn.Module) -> bool:
+    precisions = {parameter.dtype for parameter in model.parameters() if parameter.is_floating_point()}
+    return precisions <= {torch.float32, torch.float64}
+
+
 def _check_equal(expected: list[torch.Tensor], found: list[torch.Tensor]) -> None:
     for masked, cut in zip(expected, found, strict=True):
         difference, size = (masked - cut).abs().max().item(), masked.abs().max().item()
@@ -158,44 +164,3 @@ def _check_equal(expected: list[torch.Tensor], found: list[torch.Tensor]) -> Non
                 f"The cut model differs from the masked one by {difference:.2g} (outputs reach {size:.2g}), so the "
                 "adapter's layout does not describe this model. Use plan.masked(model), and please report the model."
             )
-
-
-def _measured(
-    before: LoadedModel, after: LoadedModel, batch: Mapping[str, torch.Tensor], tokens: int | None
-) -> dict[str, Any]:
-    seconds = latencies([before, after], batch)
-    return {
-        "tokens": tokens,
-        "flops_before": count_flops(before, batch),
-        "flops_after": count_flops(after, batch),
-        "seconds_before": seconds[0],
-        "seconds_after": seconds[1],
-    }
-
-
-def count_flops(loaded: LoadedModel, batch: Mapping[str, torch.Tensor]) -> int:
-    """Floating point operations of one forward call, as torch counts them."""
-    from torch.utils.flop_counter import FlopCounterMode
-
-    with FlopCounterMode(display=False) as counter, torch.no_grad():
-        loaded.forward(batch)
-    return int(counter.get_total_flops())
-
-
-def latencies(models: list[LoadedModel], batch: Mapping[str, torch.Tensor], repeats: int = 7) -> list[float]:
-    """Median seconds of a forward call of each model, measured in turn so that a busy machine is unfair to none."""
-    if repeats < 1:
-        raise InvalidInput(f"repeats is {repeats}; it is a count, 1 or more.")
-    seconds: list[list[float]] = [[] for _ in models]
-    with torch.no_grad():
-        for turn in range(repeats + 1):
-            for loaded, found in zip(models, seconds, strict=True):
-                start = time.perf_counter()
-                loaded.forward(batch)
-                if turn:  # the first call warms up
-                    found.append(time.perf_counter() - start)
-    return [statistics.median(found) for found in seconds]
-
-
-def _saving(what: str, before: float, after: float) -> str:
-    return f"{what}: {before:,} -> {after:,} ({after / before - 1:+.1%})"

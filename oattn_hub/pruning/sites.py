@@ -9,6 +9,7 @@ from oattn_hub.adapters import Adapter, AttentionSite, adapt
 from oattn_hub.errors import InvalidInput
 from oattn_hub.files import fingerprint
 from oattn_hub.pruning.heads import structure_of
+from oattn_hub.pruning.plain import check_plain
 from oattn_hub.records import Head as Head
 
 if TYPE_CHECKING:
@@ -48,15 +49,17 @@ def structure_fingerprint(sites: Sequence[AttentionSite]) -> str:
 
 
 def shared_layers(sites: Sequence[AttentionSite]) -> list[list[int]]:
-    """Layers that share their weights (ALBERT), one list for each shared module."""
+    """Layers that share their weights: passes through one module (ALBERT), modules with tied weights (Zamba)."""
     groups: dict[int, list[int]] = {}
     for site in sites:
-        groups.setdefault(id(site.module), []).append(site.layer)
+        shared = site.module if site.described is None else site.output_tensor[0]
+        groups.setdefault(id(shared), []).append(site.layer)
     return [layers for layers in groups.values() if len(layers) > 1]
 
 
 def weights_fingerprint(sites: Sequence[AttentionSite]) -> str:
     """SHA-256 of the first and last output projections, which tells two models of one shape apart."""
+    check_plain(sites)
     ends = [site.output_weight.detach().float().cpu().numpy() for site in (sites[0], sites[-1])]
     return fingerprint(*ends)
 

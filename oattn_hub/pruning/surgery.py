@@ -12,25 +12,31 @@ from typing import TYPE_CHECKING, Any
 
 from oattn_hub.adapters import Adapter, AttentionSite
 from oattn_hub.adapters.layout import Count, HeadAxis
-from oattn_hub.adapters.site import weight_axis
+from oattn_hub.adapters.site import COPIES, weight_axis
 from oattn_hub.errors import SurgeryError
+from oattn_hub.pruning.plain import check_plain
+from oattn_hub.pruning.portable import joined
 from oattn_hub.pruning.sites import Head, check_heads, head_sites, heads_of
 
 if TYPE_CHECKING:
     from torch import nn
 
 CutList = dict[str, Any]
+_KINDS = ("keep", "zero", "bias", "set", "config", "behave", "sites")
 
 
 def cut_list(model: nn.Module, heads: Collection[Head], adapter: Adapter | str | None = None) -> CutList:
     """The cuts that remove ``heads`` from ``model``, which is not touched. Raises SurgeryError where it cannot be."""
     sites = head_sites(model, adapter)
     chosen = check_heads(sites, heads)
-    cuts: CutList = {"version": 1, "keep": [], "zero": [], "set": [], "config": [], "behave": []}
-    for turns in _by_module(sites):
-        removed = _common_heads(turns, chosen)
+    check_plain(sites)
+    cuts: CutList = {"version": 2, **{kind: [] for kind in _KINDS}}
+    for sharing in _by_weights(sites):
+        removed = _common_heads(sharing, chosen)
         if removed:
-            _SiteCut(turns[0], removed).write(cuts)
+            for site in {id(site.module): site for site in sharing}.values():
+                _SiteCut(site, removed).write(cuts)
+            cuts["sites"] += [_record(site, removed) for site in sharing]
     return cuts
 
 
@@ -43,15 +49,26 @@ def cut(model: nn.Module, heads: Collection[Head], adapter: Adapter | str | None
     return cuts
 
 
-def _by_module(sites: Sequence[AttentionSite]) -> list[list[AttentionSite]]:
+def _record(site: AttentionSite, removed: Sequence[int]) -> dict[str, Any]:
+    """Which heads are kept, in words that a loader can hold against the plan and the weights."""
+    n_heads, layout = site.n_heads, site.layout
+    suffix = "" if isinstance(layout.output.axis, int) else ".weight"
+    output = f"{site.module_name}.{layout.output.path}{suffix}".lstrip(".")
+    kept = [head for head in range(n_heads) if head not in set(removed)]
+    kv_heads = len({head // (n_heads // site.n_kv_heads) for head in kept})
+    return {"layer": site.layer, "n_heads": n_heads, "kept": kept, "kv_heads": kv_heads, "output": output}
+
+
+def _by_weights(sites: Sequence[AttentionSite]) -> list[list[AttentionSite]]:
+    """Sites that share their weights together: passes through one module (ALBERT), tied modules (Zamba)."""
     groups: dict[int, list[AttentionSite]] = {}
     for site in sites:
-        groups.setdefault(id(site.module), []).append(site)
+        groups.setdefault(id(site.output_tensor[0]), []).append(site)
     return list(groups.values())
 
 
 def _common_heads(turns: Sequence[AttentionSite], heads: Collection[Head]) -> list[int]:
-    """The heads to remove from one module; all layers that share it must agree."""
+    """The heads to remove from layers that share their weights; they must agree."""
     wanted = [heads_of(turn.layer, heads) for turn in turns]
     if any(other != wanted[0] for other in wanted):
         layers = ", ".join(str(turn.layer) for turn in turns)
@@ -76,17 +93,19 @@ class _SiteCut:
         self.kept = kept or [0]
         group = n_heads // n_kv_heads
         self.kept_kv = sorted({head // group for head in self.kept})
-        sizes = {sum(head // group == kv for head in self.kept) for kv in self.kept_kv}
-        self.even_group = sizes.pop() if len(sizes) == 1 else None
-        # Position of each kept query's key/value head among the kept ones.
-        self.kv_of_query = [self.kept_kv.index(head // group) for head in self.kept]
+        members = [[i for i, head in enumerate(self.kept) if head // group == kv] for kv in self.kept_kv]
+        self.group = max(map(len, members))
+        # The queries that attention runs with, as positions among the kept ones. Every group is as large as the
+        # largest one left: key/value heads are cached once, and attention still does no more work than before.
+        self.queries = [one for some in members for one in some + some[-1:] * (self.group - len(some))]
+        self.filled = len(self.queries) > len(self.kept)
 
     def write(self, cuts: CutList) -> None:
         """Append this module's cuts to the list."""
-        if self.even_group is None and any("qkv" in axis.blocks for axis in self.layout.projections):
-            raise SurgeryError(f"{self.site.name} interleaves grouped heads; only whole groups can be removed.")
         for axis in (*self.layout.projections, self.layout.output):
             self._write_axis(axis, cuts)
+        if self.filled:
+            self._write_selection(cuts)
         if self.emptied:
             cuts["zero"].append(self._path(self._tensors(self.layout.output)[0][0]))
         for attribute, count in self.layout.counts.items():
@@ -99,51 +118,65 @@ class _SiteCut:
         self._write_behaviours(cuts)
 
     def _write_axis(self, axis: HeadAxis, cuts: CutList) -> None:
+        # What forward reads as a parameter of its own cannot be filled up later, so it is stored filled up.
+        stored = [self.kept[i] for i in self.queries] if isinstance(axis.axis, int) else self.kept
         for path, number, size in self._tensors(axis):
-            ranges = self.site.ranges(axis, size, self.kept, self.kept_kv)
-            tensor = self._path(path)
-            cuts["keep"].append({"tensor": tensor, "axis": number, "size": size, "ranges": _joined(ranges)})
-        if self.even_group is None and {"k", "v"} & set(axis.blocks):
+            ranges = joined(self.site.ranges(axis, size, stored, self.kept_kv))
+            cuts["keep"].append({"tensor": self._path(path), "axis": number, "size": size, "ranges": ranges})
+        if self.filled and axis.axis == "out" and set(axis.blocks) - {"k", "v"}:
             self._write_repeats(axis, cuts)
 
     def _write_repeats(self, axis: HeadAxis, cuts: CutList) -> None:
-        """Uneven groups: the projection hands out its key/value heads once for every query that uses them."""
-        if axis.axis != "out":
-            raise SurgeryError(
-                f"{self.site.name} shares key/value heads between queries and reads {axis.path} as a parameter; "
-                "only whole groups of queries can be removed."
-            )
+        """Uneven groups: the projection hands out some of its query heads twice."""
         for path, _, size in self._tensors(axis)[:1]:
+            if "qkv" in axis.blocks or not hasattr(self.site.find(axis.path), "weight"):
+                raise SurgeryError(f"{self.site.name} interleaves grouped heads; only whole groups can be removed.")
             slots = sum(self.site.n_kv_heads if b in ("k", "v") else self.site.n_heads for b in axis.blocks)
-            chunk, start, ranges = size // slots, 0, []
-            for block in axis.blocks:
-                order = self.kv_of_query if block in ("k", "v") else range(len(self.kept))
-                ranges += [(start + slot * chunk, start + (slot + 1) * chunk) for slot in order]
-                start += chunk * (len(self.kept_kv) if block in ("k", "v") else len(self.kept))
-            arguments = {"ranges": _joined(ranges)}
-            module = self._path(path.rpartition(".")[0])
-            cuts["behave"].append({"module": module, "behaviour": "repeat_features", "arguments": arguments})
+            left = sum(len(self.kept_kv) if b in ("k", "v") else len(self.kept) for b in axis.blocks)
+            ranges = axis.ranges(
+                n_heads=len(self.kept),
+                n_kv_heads=len(self.kept_kv),
+                size=size // slots * left,
+                kept=self.queries,
+                kept_kv=range(len(self.kept_kv)),
+            )
+            self._behave(cuts, path.rpartition(".")[0], "repeat_features", ranges=joined(ranges))
+
+    def _write_selection(self, cuts: CutList) -> None:
+        """Uneven groups: the output projection reads every kept head once."""
+        if self.layout.output.axis != "in":
+            raise SurgeryError(
+                f"{self.site.name} shares key/value heads between queries and reads {self.layout.output.path} as "
+                "a parameter; only whole groups of queries can be removed."
+            )
+        chunk = self.site.output_weight.shape[0] // self.site.n_heads
+        first = [self.queries.index(i) for i in range(len(self.kept))]
+        copies = {"count": len(self.queries), "places": first}
+        cuts["set"].append({"module": self._path(""), "attribute": COPIES, "value": copies})
+        ranges = joined((slot * chunk, (slot + 1) * chunk) for slot in first)
+        self._behave(cuts, self.layout.output.path, "select_inputs", ranges=ranges)
+
+    def _behave(self, cuts: CutList, below: str, behaviour: str, **arguments: Any) -> None:
+        cuts["behave"].append({"module": self._path(below), "behaviour": behaviour, "arguments": arguments})
 
     def _write_behaviours(self, cuts: CutList) -> None:
-        def behave(behaviour: str, **arguments: Any) -> None:
-            cuts["behave"].append({"module": self._path(""), "behaviour": behaviour, "arguments": arguments})
-
+        heads, n_heads = [self.kept[i] for i in self.queries], len(self.queries)
         # First, while the module's forward still has its own signature.
         known = inspect.signature(self.site.module.forward).parameters
         for argument in self.layout.head_arguments:
             if argument in known:
-                behave("select_head_argument", argument=argument, kept=self.kept, n_heads=self.site.n_heads)
+                before = self.site.n_heads
+                self._behave(cuts, "", "select_head_argument", argument=argument, kept=heads, n_heads=before)
         width, chunk = self.site.output_weight.shape[0], self.site.output_weight.shape[0] // self.site.n_heads
         if "shared_position_bias" in self.layout.behaviours:
-            behave("share_position_bias", kept=self.kept)
+            self._behave(cuts, "", "share_position_bias", kept=heads)
         if "fixed_width" in self.layout.behaviours:
             # Some forwards divide the width by the (now smaller) number of heads, or remember the number of heads.
-            n_heads, kept = self.site.n_heads, len(self.kept)
-            widths = {n_heads: kept, width // kept: chunk, width: kept * chunk}
+            widths = {self.site.n_heads: n_heads, width // n_heads: chunk, width: n_heads * chunk}
             changes = {str(wide): narrow for wide, narrow in widths.items() if wide != narrow}
-            behave("narrow_reshapes", widths=changes, n_heads=kept, head_dim=chunk)
+            self._behave(cuts, "", "narrow_reshapes", widths=changes, n_heads=n_heads, head_dim=chunk)
         if "multihead" in self.layout.behaviours:
-            behave("cut_multihead", n_heads=len(self.kept), head_dim=chunk)
+            self._behave(cuts, "", "cut_multihead", n_heads=n_heads, head_dim=chunk)
 
     def _tensors(self, axis: HeadAxis) -> list[tuple[str, int, int]]:
         """(path, axis number, size) of the tensors behind a head axis; a missing module or bias gives none."""
@@ -159,15 +192,12 @@ class _SiteCut:
         return tensors
 
     def _count(self, count: Count) -> int:
-        repeated = self.even_group is None
-        heads = len(self.kept)
-        kv_heads = heads if repeated else len(self.kept_kv)
+        heads, kv_heads = len(self.queries), len(self.kept_kv)
         chunk = self.site.output_weight.shape[0] // self.site.n_heads
-        group = 1 if repeated else self.even_group or 1
         return {
             "heads": heads,
             "kv_heads": kv_heads,
-            "group": group,
+            "group": self.group,
             "width": heads * chunk,
             "kv_width": kv_heads * chunk,
         }[count]
@@ -194,14 +224,3 @@ class _SiteCut:
             weight = getattr(self.site.find(path), "weight", None)
             if weight is not None and weight.numel() >= width and self.site.n_heads > 1:
                 yield f"{path} normalises all heads together, so the others would change"
-
-
-def _joined(ranges: Sequence[tuple[int, int]]) -> list[list[int]]:
-    """Neighbouring ranges as one, so that the list of cuts stays short."""
-    joined: list[list[int]] = []
-    for start, stop in ranges:
-        if joined and joined[-1][1] == start:
-            joined[-1][1] = stop
-        else:
-            joined.append([start, stop])
-    return joined

@@ -177,11 +177,12 @@ def test_files_that_pretend_to_be_safetensors_are_refused(place: dict[str, Any],
 
 
 def test_code_is_fetched_only_on_request(place: dict[str, Any]) -> None:
-    hostile(place, config__json=b"{}", modeling_pruned__py=b"1 / 0", old__bin=b"x", model__safetensors=_tensors(b"{}"))
+    code = {"modeling_pruned__py": b"1 / 0", "other__py": b"1 / 0"}
+    hostile(place, config__json=b"{}", **code, old__bin=b"x", model__safetensors=_tensors(b"{}"))
     names = [path.name for path in pull("me/evil", **place).iterdir()]
-    assert sorted(names) == ["config.json", "model.safetensors"]
+    assert sorted(names) == ["config.json", "model.safetensors", "modeling_pruned.py"]
     with_code = pull("me/evil", trust_remote_code=True, **place)
-    assert (with_code / "modeling_pruned.py").exists()
+    assert (with_code / "other.py").exists()
     assert not (with_code / "old.bin").exists()
 
 

@@ -55,19 +55,21 @@ def test_loads_without_oattn_hub(tmp_path: Path) -> None:
     with torch.no_grad():
         expected, hidden = pruned.model(input_ids=ids)[0], pruned.model.bert(input_ids=ids)[0]
     name, found = run_without_us(folder, "AutoModelForMaskedLM", tmp_path)
-    assert name == "PrunedBertForMaskedLM"
+    assert name == "BertForMaskedLM"
     assert units_apart(found, expected.flatten()[:200]) <= FEW_UNITS
     name, found = run_without_us(folder, "AutoModel", tmp_path)
-    assert name == "PrunedBertModel"
+    assert name == "BertModel"
     assert units_apart(found, hidden.flatten()[:200]) <= FEW_UNITS
 
 
-def test_plain_transformers_refuses_a_cut_checkpoint(tmp_path: Path) -> None:
-    from transformers import BertForMaskedLM
+@pytest.mark.parametrize("auto", ["AutoModelForMaskedLM", "AutoModel", "AutoConfig"])
+def test_without_the_flag_the_error_names_it(tmp_path: Path, auto: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    import transformers
 
+    monkeypatch.setattr("builtins.input", lambda _: "n")  # transformers asks at a terminal
     pruned_masked_lm(tmp_path)
-    with pytest.raises(RuntimeError, match=r"size mismatch|mismatched"):
-        BertForMaskedLM.from_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="trust_remote_code=True"):
+        getattr(transformers, auto).from_pretrained(tmp_path)
 
 
 def test_load_model_takes_a_pruned_folder(tmp_path: Path, ids: dict[str, torch.Tensor], same_weights: Any) -> None:

@@ -1,0 +1,126 @@
+"""What belongs to a model besides its weights: every other file of the base model's folder or repo travels along.
+
+Tokenizers, processors, chat templates, the modules of sentence-transformers, licences: a pruned model is used in the
+same places as its base, and there they are looked for.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from fnmatch import fnmatch
+from glob import escape
+from pathlib import Path
+from typing import Any
+
+from oattn_hub.files import read_json
+from oattn_hub.models.identify import is_hub_repo
+from oattn_hub.models.load import LoadedModel
+
+# Weights in any format, pickles and archives that can hide one, code, and what tools leave behind.
+_LEFT_BEHIND = re.compile(
+    r"\.(safetensors|bin|pt|pth|ckpt|h5|msgpack|onnx|onnx_data|gguf|ggml|ot|tflite|mlmodel|pb|pkl|pickle|joblib|dill|npy"
+    r"|npz|nemo|arrow|parquet|zip|tar|gz|xz|7z|py|pyc|so|dll|exe|sh|xml|ipynb|lock|index\.json)$"
+)
+_OTHER_FOLDERS = ("onnx", "openvino", "coreml", "tensorrt", "runs", "wandb", "logs", "checkpoint-*")
+_OWN = ("README.md", "config.json", "oattn_pruned.json", "evaluation.json", "report.json", "trainer_state.json")
+_LARGEST = 64 * 2**20  # a tokenizer for 250,000 words has 17 MB; what is larger is no belonging
+_MODULES = "modules.json"  # of sentence-transformers
+
+
+def copy_belongings(loaded: LoadedModel, folder: Path) -> list[str]:
+    """Copy the base model's other files to ``folder``, where nothing is overwritten; returns all that belong there."""
+    base = base_folder(loaded)
+    if base is None:
+        return []
+    names = []
+    for path in sorted(_belongings(base)):
+        name = path.relative_to(base).as_posix()
+        target = folder / name
+        if not target.exists():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, target)
+        names.append(name)
+    return names
+
+
+def base_card(loaded: LoadedModel) -> dict[str, Any]:
+    """Library and task as the base model's card names them; empty where there is no card."""
+    from huggingface_hub import ModelCard
+
+    base = base_folder(loaded)
+    card = base / "README.md" if base is not None else None
+    if card is None or not card.is_file() or not _stays_inside(base, card):
+        return {}
+    try:
+        data: Any = ModelCard.load(card).data
+    except (OSError, ValueError):  # front matter that is not valid
+        return {}
+    found = {name: getattr(data, name, None) for name in ("library_name", "pipeline_tag")}
+    return {name: value for name, value in found.items() if isinstance(value, str)}
+
+
+def base_folder(loaded: LoadedModel) -> Path | None:
+    """Where the base model's files lie: its folder, or the Hub's cache (small files are downloaded if they can be)."""
+    named = loaded.source or getattr(getattr(loaded.model, "config", None), "_name_or_path", None)
+    if not named:
+        return None
+    if Path(named).is_dir():
+        return Path(named)
+    repo = named.removeprefix("hf-hub:").removeprefix("hf_hub:")
+    return _snapshot(repo, loaded.revision if loaded.source else None) if is_hub_repo(repo) else None
+
+
+def _snapshot(repo: str, revision: str | None) -> Path | None:
+    from huggingface_hub import snapshot_download
+
+    commit = revision if revision and len(revision) == 40 else None  # anything else is a fingerprint of weights
+    for local in (False, True):
+        try:
+            wanted = None if local else _small_files(repo, commit)
+            place = snapshot_download(repo, revision=commit, local_files_only=local, allow_patterns=wanted)
+            return Path(place)
+        except Exception:  # no connection, no such repo, not in the cache: a dozen unrelated classes
+            continue
+    return None
+
+
+def _small_files(repo: str, commit: str | None) -> list[str]:
+    from huggingface_hub import list_repo_files
+
+    names = list_repo_files(repo, revision=commit)
+    modules = {name for name in names if re.fullmatch(r"\d+_\w+/model\.safetensors", name)}
+    return [escape(name) for name in names if name in modules or not _LEFT_BEHIND.search(name)]
+
+
+def _belongings(base: Path) -> Iterator[Path]:
+    modules = _sentence_modules(base)
+    for path in base.rglob("*"):
+        inside = path.relative_to(base)
+        hidden = any(part.startswith(".") or part == "__pycache__" for part in inside.parts)
+        elsewhere = any(fnmatch(inside.parts[0], folder) for folder in _OTHER_FOLDERS)
+        if hidden or elsewhere or inside.as_posix() in _OWN or not path.is_file():
+            continue
+        # the weights of a Dense layer that follows the transformer are part of an embedding model
+        module_weights = path.suffix == ".safetensors" and inside.parent.as_posix() in modules
+        left = _LEFT_BEHIND.search(path.name)
+        if (module_weights or not left) and _stays_inside(base, path) and path.stat().st_size <= _LARGEST:
+            yield path
+
+
+def _sentence_modules(base: Path) -> set[str]:
+    """Folders of sentence-transformers' modules other than the transformer itself."""
+    if not (base / _MODULES).is_file():
+        return set()
+    return {module["path"] for module in read_json(base / _MODULES) if module.get("path")}
+
+
+def _stays_inside(base: Path | None, path: Path) -> bool:
+    """Whether a file is where it seems to be; the Hub's cache links from snapshots to blobs."""
+    if base is None:
+        return False
+    roots = [base.resolve()]
+    if base.parent.name == "snapshots":
+        roots.append((base.parents[1] / "blobs").resolve())
+    return any(path.resolve().is_relative_to(root) for root in roots)

@@ -1,0 +1,162 @@
+"""What a model costs to keep and to run: parameters, FLOPs, cached bytes per token, latency; before a cut and after."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+
+from oattn_hub.errors import InvalidInput
+from oattn_hub.models.load import LoadedModel
+
+Batch = Mapping[str, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class PruningResult:
+    """Size and speed before and after; what could not be measured is None.
+
+    Attributes:
+        flops_before: of one forward call on ``tokens`` tokens (for a generator: of the prefill).
+        seconds_before: of the same call.
+        kv_bytes_before: what the key/value cache of a generator holds for one more token.
+        decode_seconds_before: of generating one more token after ``tokens`` tokens.
+    """
+
+    heads_before: int
+    heads_after: int
+    parameters_before: int
+    parameters_after: int
+    tokens: int | None = None
+    flops_before: int | None = None
+    flops_after: int | None = None
+    seconds_before: float | None = None
+    seconds_after: float | None = None
+    kv_bytes_before: int | None = None
+    kv_bytes_after: int | None = None
+    decode_seconds_before: float | None = None
+    decode_seconds_after: float | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """The result as a JSON-able dict."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        return "\n".join(f"{row.name}: {row.before} -> {row.after} ({row.change})" for row in saving_rows(asdict(self)))
+
+
+@dataclass(frozen=True)
+class Saving:
+    """One line of a before-and-after table, in words."""
+
+    name: str
+    before: str
+    after: str
+    change: str
+
+
+def saving_rows(result: Mapping[str, Any]) -> list[Saving]:
+    """Before and after of everything that was measured, for cards and the command line."""
+    at = f" for {result['tokens']} tokens" if result.get("tokens") else ""
+    generates = result.get("decode_seconds_before") is not None
+    rows = [
+        ("attention heads", "heads", "{:,}", 1),
+        ("parameters", "parameters", "{:,}", 1),
+        (f"FLOPs{at}", "flops", "{:,}", 1),
+        ("KV cache per token", "kv_bytes", "{:,} bytes", 1),
+        (f"{'prefill' if generates else 'latency'}{at}", "seconds", "{:.1f} ms", 1000),
+        ("decoding one token", "decode_seconds", "{:.1f} ms", 1000),
+    ]
+    found = []
+    for name, key, words, scale in rows:
+        before, after = result.get(f"{key}_before"), result.get(f"{key}_after")
+        if before and after is not None:
+            change = f"{100 * (after / before - 1):+.1f} %"
+            found.append(Saving(name, words.format(scale * before), words.format(scale * after), change))
+    return found
+
+
+def measure(before: LoadedModel, after: LoadedModel, batch: Batch, tokens: int | None) -> dict[str, Any]:
+    """The fields of a PruningResult that take running both models."""
+    both = [before, after]
+    found: dict[str, Any] = {"tokens": tokens}
+    found |= _pair("flops", [count_flops(loaded, batch) for loaded in both])
+    found |= _pair("seconds", latencies(both, batch))
+    if generates(before):
+        found |= _pair("kv_bytes", [kv_bytes_per_token(loaded, batch) for loaded in both])
+        found |= _pair("decode_seconds", decode_latencies(both, batch))
+    return found
+
+
+def _pair(name: str, values: Sequence[Any]) -> dict[str, Any]:
+    return {f"{name}_before": values[0], f"{name}_after": values[1]}
+
+
+def count_flops(loaded: LoadedModel, batch: Batch) -> int:
+    """Floating point operations of one forward call, as torch counts them."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        loaded.forward(batch)
+    return int(counter.get_total_flops())
+
+
+def generates(loaded: LoadedModel) -> bool:
+    """Whether the model writes text token by token and nothing else (decoder only)."""
+    model: Any = loaded.model
+    if loaded.library != "transformers" or loaded.modality != "text":
+        return False
+    return bool(model.can_generate()) and not model.config.is_encoder_decoder
+
+
+def kv_bytes_per_token(loaded: LoadedModel, batch: Batch) -> int:
+    """Bytes that one more token adds to the key/value cache, measured on a real cache."""
+    with torch.no_grad():
+        cache = loaded.model(**batch, use_cache=True).past_key_values
+    return sum(tensor.nbytes // (tensor.shape[0] * tensor.shape[-2]) for tensor in cached_tensors(cache))
+
+
+def cached_tensors(cache: Any) -> Iterator[torch.Tensor]:
+    """Keys and values of every layer that keeps some."""
+    for layer in getattr(cache, "layers", ()):
+        for tensor in (getattr(layer, "keys", None), getattr(layer, "values", None)):
+            if isinstance(tensor, torch.Tensor) and tensor.numel():
+                yield tensor
+
+
+def latencies(models: Sequence[LoadedModel], batch: Batch, repeats: int = 7) -> list[float]:
+    """Median seconds of a forward call of each model."""
+    calls = [lambda loaded=loaded: loaded.forward(batch) for loaded in models]
+    return _medians(calls, repeats)
+
+
+def decode_latencies(models: Sequence[LoadedModel], batch: Batch, repeats: int = 7) -> list[float]:
+    """Median seconds of writing one more token after ``batch``, for each model."""
+    with torch.no_grad():
+        caches = [loaded.model(**batch, use_cache=True).past_key_values for loaded in models]
+    token = batch["input_ids"][:, -1:]
+
+    def step(loaded: LoadedModel, cache: Any) -> Any:
+        return loaded.model(input_ids=token, past_key_values=cache, use_cache=True)
+
+    calls = [lambda one=one, cache=cache: step(one, cache) for one, cache in zip(models, caches, strict=True)]
+    return _medians(calls, repeats)
+
+
+def _medians(calls: Sequence[Callable[[], Any]], repeats: int) -> list[float]:
+    """Median seconds of each call, measured in turn so that a busy machine is unfair to none."""
+    if repeats < 1:
+        raise InvalidInput(f"repeats is {repeats}; it is a count, 1 or more.")
+    seconds: list[list[float]] = [[] for _ in calls]
+    with torch.no_grad():
+        for turn in range(repeats + 1):
+            for call, found in zip(calls, seconds, strict=True):
+                start = time.perf_counter()
+                call()
+                if turn:  # the first call warms up
+                    found.append(time.perf_counter() - start)
+    return [statistics.median(found) for found in seconds]

@@ -1,0 +1,165 @@
+"""A saved checkpoint proves itself: it is loaded again, by us and without us, and compared with the model in memory."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+
+from oattn_hub.errors import SurgeryError
+from oattn_hub.files import read_json
+from oattn_hub.models.load import LoadedModel
+from oattn_hub.pruning.reload import WEIGHTS, load_pruned
+
+State = Mapping[str, torch.Tensor]
+# How far outputs of the same weights may lie apart, as a part of their size: another process may choose other kernels
+# of attention, which round in the model's own precision.
+_TOLERANCES = {torch.float16: 1e-2, torch.bfloat16: 5e-2}
+
+_WITHOUT_US = """
+import sys
+sys.modules["oattn_hub"] = None  # any import of it fails
+import importlib.util, json, pathlib
+import torch
+from safetensors.torch import load_file, save_file
+
+task = json.loads(sys.stdin.read())
+folder, loader = task["folder"], task["loader"]
+if loader == "create_model":
+    spec = importlib.util.spec_from_file_location("modeling_pruned", pathlib.Path(folder) / "modeling_pruned.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    model = module.create_model(folder)
+elif loader == "timm.create_model":
+    import timm
+    model = timm.create_model("local-dir:" + folder, pretrained=True)
+else:
+    import transformers
+    model = getattr(transformers, loader).from_pretrained(folder, **task["options"])
+model.eval()
+batch = load_file(task["batch"])
+with torch.no_grad():
+    output = model(*batch.values()) if loader.endswith("create_model") else model(**batch)
+found = {"0": output} if isinstance(output, torch.Tensor) else dict(output)
+tensors = {name: value for name, value in found.items() if isinstance(value, torch.Tensor)}
+save_file({name: value.contiguous().clone() for name, value in tensors.items()}, task["answer"])
+"""
+
+
+def prove(folder: Path, loaded: LoadedModel, state: State, batch: State | None) -> dict[str, str]:
+    """Load what was written, by us and in a fresh process without us; raises SurgeryError where anything differs.
+
+    Args:
+        folder: the checkpoint.
+        loaded: the pruned model in memory.
+        state: the weights that were to be written.
+        batch: what to compare outputs on; None compares weights only.
+
+    Returns:
+        What was compared, by the name of the loader.
+    """
+    expected = outputs_of(loaded, batch) if batch is not None else {}
+    found = {"oattn_hub.from_pretrained": prove_here(folder, loaded, state, batch, expected)}
+    way = stock_loader(folder)
+    if way and batch is not None:
+        compare(expected, run_without_us(folder, way, batch), f"{way['loader']} without oattn_hub")
+        found[str(way["loader"])] = "outputs, in a process without oattn_hub"
+    return found
+
+
+def prove_here(folder: Path, loaded: LoadedModel, state: State, batch: State | None, expected: State) -> str:
+    """Our own loader gives the same weights bit by bit, and the same outputs."""
+    if loaded.library == "torch":  # only its author can build it; what lies in the file can still be compared
+        from safetensors.torch import load_file
+
+        _compare_weights(state, load_file(folder / WEIGHTS))
+        return "weights in the file"
+    again = load_pruned(folder)
+    _compare_weights(state, again.state_dict())
+    if batch is None:
+        return "weights"
+    compare(expected, outputs_of(LoadedModel(again, None, loaded.info), batch), "oattn_hub's loader")
+    return "weights and outputs"
+
+
+def stock_loader(folder: Path) -> dict[str, Any] | None:
+    """How the checkpoint loads where oattn_hub is not installed; None where it does not."""
+    from oattn_hub.pruning.reload import MANIFEST
+
+    manifest, config = read_json(folder / MANIFEST), read_json(folder / "config.json")
+    whole = manifest["variant"] == "masked" or manifest.get("stock", False)
+    if manifest["library"] == "timm":
+        return {"loader": "timm.create_model" if whole else "create_model"}
+    if manifest["library"] != "transformers":
+        return None
+    if whole:
+        import transformers
+
+        return {"loader": manifest["class"], "options": {}} if hasattr(transformers, manifest["class"]) else None
+    serving = [auto for auto, name in config.get("auto_map", {}).items() if name.endswith(f".{manifest['class']}")]
+    return {"loader": serving[0], "options": {"trust_remote_code": True}} if serving else None
+
+
+def run_without_us(folder: Path, way: Mapping[str, Any], batch: State) -> dict[str, torch.Tensor]:
+    """The outputs of a fresh process that cannot import oattn_hub."""
+    from safetensors.torch import load_file, save_file
+
+    with TemporaryDirectory() as scratch:
+        place = Path(scratch)
+        save_file({name: value.cpu().contiguous().clone() for name, value in batch.items()}, place / "batch")
+        task = {"folder": str(folder.resolve()), "batch": str(place / "batch"), "answer": str(place / "answer"), **way}
+        quiet = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error", "HF_MODULES_CACHE": str(place / "modules")}
+        command = [sys.executable, "-W", "ignore", "-c", _WITHOUT_US]
+        environment = {**os.environ, **quiet}
+        done = subprocess.run(
+            command, input=json.dumps(task), capture_output=True, text=True, env=environment, cwd=place, check=False
+        )
+        if done.returncode:
+            reason = (done.stderr.strip().splitlines() or ["it ended without a word"])[-1]
+            raise SurgeryError(
+                f"The saved checkpoint does not load without oattn_hub ({way['loader']}): {reason[:300]} "
+                "Please report the model; variant='masked' saves it in the original shape."
+            )
+        return load_file(place / "answer")
+
+
+def outputs_of(loaded: LoadedModel, batch: State) -> dict[str, torch.Tensor]:
+    """All tensors that a forward call gives, by name."""
+    with torch.no_grad():
+        output = loaded.forward(batch)
+    found = {"0": output} if isinstance(output, torch.Tensor) else dict(output)
+    return {name: value.cpu() for name, value in found.items() if isinstance(value, torch.Tensor)}
+
+
+def compare(expected: State, found: State, by: str) -> None:
+    """Refuse outputs that differ by more than rounding."""
+    for name, wanted in expected.items():
+        other = found.get(name)
+        if other is None or other.shape != wanted.shape:
+            how = "has another shape"
+        else:
+            difference = (wanted.double() - other.double()).abs().max().item() if wanted.numel() else 0.0
+            size = wanted.double().abs().max().item() if wanted.numel() else 0.0
+            if difference <= _TOLERANCES.get(wanted.dtype, 1e-4) * max(1.0, size):
+                continue
+            how = f"differs by {difference:.2g}"
+        raise SurgeryError(
+            f"Loaded again by {by}, the checkpoint does not say what the model in memory says: {name} {how}. "
+            "It was not saved; please report the model. variant='masked' saves it in the original shape."
+        )
+
+
+def _compare_weights(expected: State, found: State) -> None:
+    for name in sorted({*expected, *found}):
+        if name not in expected or name not in found or not torch.equal(expected[name].cpu(), found[name].cpu()):
+            raise SurgeryError(
+                f"Loaded again, the checkpoint has other weights than the model in memory: {name}. "
+                "It was not saved; please report the model. variant='masked' saves it in the original shape."
+            )

@@ -1,0 +1,178 @@
+"""Load a pruned checkpoint: strictly, and without running any code of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from oattn_hub.errors import FormatError, LoadError, SurgeryError
+from oattn_hub.files import read_json, sha256_file
+from oattn_hub.models.aligned import align_weights
+from oattn_hub.pruning import portable
+from oattn_hub.pruning.pruned import PRUNING_KEY
+from oattn_hub.pruning.sites import head_sites, heads_of
+
+MANIFEST = "oattn_pruned.json"
+WEIGHTS = "model.safetensors"
+
+
+def load_pruned(folder: str | Path, model: nn.Module | None = None) -> nn.Module:
+    """Load a pruned checkpoint from a local folder, in eval mode. Runs no code from the folder.
+
+    A missing, unexpected, misshapen or non-finite weight, a changed file, or a plan that does not agree with the cuts
+    and the weights raises FormatError.
+
+    Args:
+        folder: what ``save_pretrained`` wrote.
+        model: a fresh, uncut instance, for models whose class only you know.
+    """
+    where = Path(folder)
+    if not where.is_dir():
+        raise LoadError(f"{where} is not a folder. Give the folder that save_pretrained wrote.")
+    manifest = read_manifest(where)
+    config = read_json(where / "config.json")
+    check_plan(where, manifest, config.get(PRUNING_KEY) or manifest.get("cuts"))
+    try:
+        if manifest["library"] == "transformers" and model is None:
+            loaded = _load_transformers(where, manifest)
+        else:
+            loaded = _load_module(where, manifest, config, model)
+    except ValueError as error:
+        raise FormatError(f"{where}: {error}") from error
+    check_silence(where, manifest, loaded)
+    return align_weights(loaded.eval())
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """The manifest of a pruned checkpoint, after checking that every file it lists is as it was written."""
+    if not (folder / MANIFEST).is_file():
+        raise FormatError(
+            f"{folder} has no {MANIFEST}, so it is no complete pruned checkpoint. Save or download it again."
+        )
+    manifest = read_json(folder / MANIFEST)
+    if not isinstance(manifest, dict) or manifest.get("schema") != 1:
+        raise FormatError(f"{folder / MANIFEST} has a schema this version does not read; update oattn_hub.")
+    for name, expected in manifest["sha256"].items():
+        path = folder / name
+        if path.suffix == ".py" and not path.exists():
+            continue  # code is downloaded only on request, and nothing here runs it
+        if not path.is_file():
+            raise FormatError(f"{path} is missing; the checkpoint is incomplete. Save or download it again.")
+        if sha256_file(path) != expected:
+            raise FormatError(
+                f"{path} was changed after the checkpoint was saved (its SHA-256 differs from the manifest's), "
+                "so it is not loaded. Download or save the checkpoint again."
+            )
+    return manifest
+
+
+def check_plan(folder: Path, manifest: Mapping[str, Any], cuts: Mapping[str, Any] | None) -> None:
+    """Refuse a checkpoint whose plan names other heads than its cuts remove."""
+    planned = {(layer, head) for layer, head in manifest["plan"]["heads"]}
+    if cuts is None or "sites" not in cuts:  # the masked variant; checkpoints of before version 2
+        return
+    gone = {(s["layer"], head) for s in cuts["sites"] for head in range(s["n_heads"]) if head not in s["kept"]}
+    if planned != gone:
+        layer, head = min(planned ^ gone)
+        raise FormatError(
+            f"{folder}: the plan and the cuts disagree on head {head} of layer {layer}, so the checkpoint is not "
+            "loaded. Download or save it again."
+        )
+    kept = {cut["tensor"]: (cut["size"], len(portable.indices(cut["ranges"]))) for cut in cuts["keep"]}
+    for site in cuts["sites"]:
+        size, left = kept[site["output"]]
+        if left * site["n_heads"] != size * max(1, len(site["kept"])):
+            raise FormatError(
+                f"{folder}: the cuts leave {left} of {size} features of {site['output']}, which are not the "
+                f"{len(site['kept'])} of {site['n_heads']} heads that they name. Download or save it again."
+            )
+
+
+def check_silence(folder: Path, manifest: Mapping[str, Any], model: nn.Module) -> None:
+    """Refuse a masked variant in which a head that the plan removed still speaks."""
+    if manifest["variant"] != "masked":
+        return
+    planned = [(layer, head) for layer, head in manifest["plan"]["heads"]]
+    adapter = manifest["plan"].get("model", {}).get("adapter") or None
+    for site in head_sites(model, adapter):
+        heads = heads_of(site.layer, planned)
+        if bool(site.output_weight[site.features(heads)].any()):
+            raise FormatError(
+                f"{folder}: the plan removes heads {heads} of layer {site.layer}, but their weights are not all "
+                "zero. Download or save the checkpoint again."
+            )
+
+
+def _load_transformers(folder: Path, manifest: Mapping[str, Any]) -> nn.Module:
+    base = _transformers_class(folder, manifest["class"])
+    found, _ = base.config_class.get_config_dict(folder)
+    settings = {name: value for name, value in found.items() if name not in ("auto_map", "model_type")}
+
+    def build(self: Any, config: Any, *args: Any, **kwargs: Any) -> None:
+        base.__init__(self, config, *args, **kwargs)
+        if cuts := getattr(config, PRUNING_KEY, None):
+            portable.apply_cuts(self, cuts)
+        # What the original may lack, this checkpoint has: it was saved whole.
+        self._keys_to_ignore_on_load_missing = set(self._keys_to_ignore_on_save or ())
+
+    def load(cls: Any, model: nn.Module, state: Any, files: Any, *args: Any, **kwargs: Any) -> Any:
+        portable.check_files(model, files or ())
+        return super(cut, cls)._load_pretrained_model(model, state, files, *args, **kwargs)
+
+    # A class of the same name and module: transformers renames weights only for classes that are its own.
+    members = {"__init__": build, "_load_pretrained_model": classmethod(load), "__module__": base.__module__}
+    cut: Any = type(base.__name__, (base,), members)
+    config = base.config_class.from_dict(settings)
+    options = {"output_loading_info": True, "ignore_mismatched_sizes": True}  # check_keys names the weight
+    model, info = cut.from_pretrained(folder, config=config, **options)
+    portable.check_keys(info)
+    portable.check_values(model)
+    model.__class__ = base  # the subclass was only there to cut before the weights came
+    loaded: nn.Module = model
+    return loaded
+
+
+def _transformers_class(folder: Path, name: str) -> Any:
+    import transformers
+
+    from oattn_hub.models import find_model_class
+
+    found: Any = getattr(transformers, name, None) or find_model_class(name)
+    if found is None:
+        raise LoadError(
+            f"{folder} holds a {name}, which this version of transformers does not have. Update transformers, or give "
+            "a fresh, uncut model: load_pruned(folder, model)."
+        )
+    return found
+
+
+def _load_module(folder: Path, manifest: Mapping[str, Any], config: dict[str, Any], model: Any) -> nn.Module:
+    from safetensors.torch import load_file
+
+    fresh: nn.Module = model if model is not None else _fresh_module(folder, config, manifest)
+    cuts = config.get(PRUNING_KEY)
+    if cuts is not None:
+        fresh = portable.apply_cuts(fresh, cuts)
+        setattr(fresh, PRUNING_KEY, cuts)
+    return portable.load_weights(fresh, load_file(folder / WEIGHTS))
+
+
+def _fresh_module(folder: Path, config: Mapping[str, Any], manifest: Mapping[str, Any]) -> nn.Module:
+    if manifest["library"] != "timm":
+        raise SurgeryError(
+            f"{folder} holds a {manifest['class']}, which only you can build. "
+            "Give a fresh one: load_pruned(folder, model)."
+        )
+    return fresh_timm(config)
+
+
+def fresh_timm(config: Mapping[str, Any]) -> nn.Module:
+    """The uncut timm model that a checkpoint's config names, with random weights."""
+    import timm
+
+    arguments = {"num_classes": config["num_classes"], **config.get("model_args", {})}
+    fresh: nn.Module = timm.create_model(config["architecture"], pretrained=False, **arguments)
+    return fresh

@@ -1,0 +1,63 @@
+"""What is reloaded is what was saved: base and task classes of every family, by our loader and by transformers' own."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from oattn_hub.pruning import PruningPlan, load_pruned
+from oattn_hub.pruning.proof import outputs_of
+from oattn_hub.pruning.sites import all_heads, head_sites, shared_layers
+
+# Families whose weights transformers renames, splits or joins on their way to the disk, and some that it does not.
+_LISTS = (Path(__file__).parents[1] / "data/reload_classes.txt").read_text(encoding="utf-8")
+NAMED, OTHERS = (part.split() for part in _LISTS.removeprefix("named").split("others"))
+
+
+def pruned_of(model: Any, inputs: dict[str, torch.Tensor]) -> Any:
+    """The model without a third of its heads."""
+    sites = head_sites(model)
+    shared = {layer for layers in shared_layers(sites) for layer in layers}
+    heads = all_heads(sites)
+    some = [head for head in random.Random(0).sample(heads, max(1, len(heads) // 3)) if head[0] not in shared]
+    chosen = some or [head for head in heads if head[1] == 0]
+    return PruningPlan.from_heads(model, chosen).apply(model, inputs=[inputs], measure=False)
+
+
+def reloads(name: str, classes: Any, folder: Path) -> None:
+    import transformers
+
+    model = classes.tiny(name)
+    inputs = classes.call(model)
+    pruned = pruned_of(model, inputs)
+    pruned.save_pretrained(folder, verify=False)
+    mapping = json.loads((folder / "config.json").read_text()).get("auto_map", {name: ""})
+    auto = next(auto for auto, served in mapping.items() if served.endswith(f".{name}") or auto == name)
+    stock = getattr(transformers, auto).from_pretrained(folder, trust_remote_code=True)
+    expected = outputs_of(pruned.loaded, inputs)
+    for again in (load_pruned(folder), stock):
+        assert {key: value.shape for key, value in again.state_dict().items()} == {
+            key: value.shape for key, value in pruned.model.state_dict().items()
+        }
+        for key, value in pruned.model.state_dict().items():
+            assert torch.equal(again.state_dict()[key], value), key
+        with torch.no_grad():
+            found = again(**inputs)
+        for key, value in expected.items():
+            assert torch.allclose(found[key], value, rtol=1e-5, atol=1e-5 * value.abs().max().item()), key
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_named_classes(name: str, classes: Any, tmp_path: Path) -> None:
+    reloads(name, classes, tmp_path / name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_classes(name: str, classes: Any, tmp_path: Path) -> None:
+    reloads(name, classes, tmp_path / name)
