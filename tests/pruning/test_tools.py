@@ -31,6 +31,12 @@ from oattn_hub.errors import OattnError
 from oattn_hub.models.load import load_model
 from oattn_hub.pruning import PruningPlan, load_pruned
 
+# Warnings of the tools about themselves.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning"),
+    pytest.mark.filterwarnings("ignore:torch.ao.quantization is deprecated:DeprecationWarning"),
+]
+
 IDS = {"input_ids": torch.arange(3, 15)[None], "attention_mask": torch.ones(1, 12, dtype=torch.long)}
 SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "intermediate_size": 48}
 HEADS = [(0, 1), (1, 2), (1, 3), (1, 6)]
