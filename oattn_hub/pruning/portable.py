@@ -121,12 +121,50 @@ def joined(ranges: Iterable[Sequence[int]]) -> list[list[int]]:
 
 
 def repeat_features(module: nn.Module, ranges: Sequence[Sequence[int]]) -> None:
-    """Let a projection hand out a feature several times, so that groups of queries that a cut left uneven are even.
-
-    Attention functions and caches only know even groups: the smaller ones are filled up with copies of their own
-    queries, and :func:`select_inputs` drops what these give.
-    """
+    """Let a projection hand out a feature several times (lists of cuts of version 1)."""
     module.register_forward_hook(_RepeatFeatures(ranges))
+
+
+def even_groups(module: nn.Module, repeat: dict[str, Any], select: dict[str, Any]) -> None:
+    """Fill up groups of queries that a cut left uneven with copies of their own queries, and drop what these give.
+
+    Attention functions and caches only know even groups. ``repeat`` names projections and the features they hand out,
+    ``select`` the output projection and the features that it reads.
+    """
+    hook = _EvenGroups(repeat, select)
+    hook(module, ())
+    module.register_forward_pre_hook(hook)
+
+
+class _EvenGroups:
+    """Keeps the hooks on the projections, also when a tool wraps or replaces these (LoRA, int8)."""
+
+    def __init__(self, repeat: dict[str, Any], select: dict[str, Any]) -> None:
+        self.repeat, self.select = repeat, select
+
+    def __call__(self, module: nn.Module, args: Any) -> None:
+        for path, ranges in self.repeat.items():
+            projection = module.get_submodule(path)
+            if not _has(projection._forward_hooks, _RepeatFeatures):
+                _forget(projection)
+                projection.register_forward_hook(_RepeatFeatures(ranges))
+        for path, ranges in self.select.items():
+            projection = module.get_submodule(path)
+            if not _has(projection._forward_pre_hooks, _SelectInputs):
+                _forget(projection)
+                projection.register_forward_pre_hook(_SelectInputs(ranges))
+
+
+def _has(hooks: dict[int, Any], kind: type) -> bool:
+    return any(isinstance(hook, kind) for hook in hooks.values())
+
+
+def _forget(projection: nn.Module) -> None:
+    """Take the hooks off modules inside a wrapper: what they compute is put together by the wrapper first."""
+    for inner in projection.modules():
+        for hooks in (inner._forward_hooks, inner._forward_pre_hooks):
+            for key in [key for key, hook in hooks.items() if isinstance(hook, _RepeatFeatures | _SelectInputs)]:
+                del hooks[key]
 
 
 class _RepeatFeatures:
@@ -135,11 +173,6 @@ class _RepeatFeatures:
 
     def __call__(self, module: nn.Module, args: Any, output: torch.Tensor) -> torch.Tensor:
         return take(output, output.dim() - 1, self.ranges)
-
-
-def select_inputs(module: nn.Module, ranges: Sequence[Sequence[int]]) -> None:
-    """Let a projection read only these of the features that it is given."""
-    module.register_forward_pre_hook(_SelectInputs(ranges))
 
 
 class _SelectInputs:
@@ -390,7 +423,7 @@ def load_weights(model: nn.Module, state: dict[str, torch.Tensor]) -> nn.Module:
 
 BEHAVIOURS: dict[str, Any] = {
     "repeat_features": repeat_features,
-    "select_inputs": select_inputs,
+    "even_groups": even_groups,
     "select_head_argument": select_head_argument,
     "share_position_bias": share_position_bias,
     "narrow_reshapes": narrow_reshapes,

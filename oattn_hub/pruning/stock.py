@@ -50,7 +50,7 @@ def _even_counts(pruned: PrunedModel) -> tuple[int, int, int] | None:
         if site["kept"]
     }
     whole = sum(site["n_heads"] for site in sites) == pruned.plan.n_heads and all(site["kept"] for site in sites)
-    filled = any(change["behaviour"] == "repeat_features" for change in pruned.cuts["behave"])
+    filled = any(change["behaviour"] == "even_groups" for change in pruned.cuts["behave"])
     return counts.pop() if whole and len(counts) == 1 and not filled else None
 
 

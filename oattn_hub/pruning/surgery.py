@@ -99,6 +99,7 @@ class _SiteCut:
         # largest one left: key/value heads are cached once, and attention still does no more work than before.
         self.queries = [one for some in members for one in some + some[-1:] * (self.group - len(some))]
         self.filled = len(self.queries) > len(self.kept)
+        self.repeated: dict[str, list[list[int]]] = {}  # projection -> the features it hands out
 
     def write(self, cuts: CutList) -> None:
         """Append this module's cuts to the list."""
@@ -124,9 +125,9 @@ class _SiteCut:
             ranges = joined(self.site.ranges(axis, size, stored, self.kept_kv))
             cuts["keep"].append({"tensor": self._path(path), "axis": number, "size": size, "ranges": ranges})
         if self.filled and axis.axis == "out" and set(axis.blocks) - {"k", "v"}:
-            self._write_repeats(axis, cuts)
+            self._write_repeats(axis)
 
-    def _write_repeats(self, axis: HeadAxis, cuts: CutList) -> None:
+    def _write_repeats(self, axis: HeadAxis) -> None:
         """Uneven groups: the projection hands out some of its query heads twice."""
         for path, _, size in self._tensors(axis)[:1]:
             if "qkv" in axis.blocks or not hasattr(self.site.find(axis.path), "weight"):
@@ -140,7 +141,7 @@ class _SiteCut:
                 kept=self.queries,
                 kept_kv=range(len(self.kept_kv)),
             )
-            self._behave(cuts, path.rpartition(".")[0], "repeat_features", ranges=joined(ranges))
+            self.repeated[path.rpartition(".")[0]] = joined(ranges)
 
     def _write_selection(self, cuts: CutList) -> None:
         """Uneven groups: the output projection reads every kept head once."""
@@ -154,7 +155,7 @@ class _SiteCut:
         copies = {"count": len(self.queries), "places": first}
         cuts["set"].append({"module": self._path(""), "attribute": COPIES, "value": copies})
         ranges = joined((slot * chunk, (slot + 1) * chunk) for slot in first)
-        self._behave(cuts, self.layout.output.path, "select_inputs", ranges=ranges)
+        self._behave(cuts, "", "even_groups", repeat=self.repeated, select={self.layout.output.path: ranges})
 
     def _behave(self, cuts: CutList, below: str, behaviour: str, **arguments: Any) -> None:
         cuts["behave"].append({"module": self._path(below), "behaviour": behaviour, "arguments": arguments})
