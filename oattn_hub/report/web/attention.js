@@ -188,9 +188,10 @@ function drawReading(view) {
 
 function drawText(view, axis) {
   const { values, share } = weights(view), same = view.queryAxis === axis, factor = view.matrix.columns / axis.tokens.length;
+  const glued = axis.tokens.some((token) => token.startsWith(" ")) ? " glued" : ""; // these tokens bring their spaces along
   return axis.tokens.map((token, i) => {
     const c = Math.floor(i * factor), strength = Math.sqrt(Math.max(0, share(c)));
-    const word = html("span", { class: same && c === state.query ? "token query" : "token" }, token);
+    const word = html("span", { class: `${same && c === state.query ? "token query" : "token"}${glued}` }, token);
     word.style.backgroundColor = `color-mix(in srgb, var(--heat) ${Math.round(85 * strength)}%, transparent)`;
     word.addEventListener("pointermove", (event) => tell(event, [`“${token.trim()}” (${i})`, `attended with ≈ ${short(values[c])}`]));
     word.addEventListener("pointerleave", (event) => tell(event, null));
