@@ -32,7 +32,9 @@ ROOMS = [
     {"local_hub", "cli", "demo"},
 ]
 # Methods that users call on what they hold look down the house: report.plan(), plan.apply(), pruned.push_to_hub() …
+# So does the one loader, for which a pruned checkpoint is a model like any other.
 FACADES = {
+    ("models.load", "pruning"),
     ("report.report", "pruning"),
     ("report.report", "hub"),
     ("report.report", "report"),
