@@ -22,7 +22,11 @@ TreesByName = Mapping[str, PartitionTree]
 
 @dataclass(frozen=True, eq=False)
 class Expansion:
-    """Chosen tensor Haar coefficients, in falling order of support (ties: by index) unless the leading were chosen."""
+    """Chosen tensor Haar coefficients, in falling order of support (ties: by index) unless the leading were chosen.
+
+    Of ``m`` functions of largest support, the last ones share their support with others that have the same right to
+    be chosen. All of these are here, each with the part of a function that is left for it as its weight.
+    """
 
     functions: NDArray[np.intp]
     """(m, axes) which Haar function of each axis; 0 is the constant."""
@@ -30,10 +34,12 @@ class Expansion:
     """(m,) how many entries each tensor function is not zero on."""
     coefficients: NDArray[np.float64]
     """(m, heads) for a bi-Haar expansion of every head, (m,) for one of all axes."""
+    weights: NDArray[np.float64]
+    """(m,) 1, and less than 1 for functions tied at the end; the sum is the number of functions asked for."""
 
     def entropy(self, p: float = 1.0) -> NDArray[np.float64]:
         """The l_p norm of the coefficients, per head where there are heads."""
-        return np.asarray(np.sum(np.abs(self.coefficients) ** p, axis=0) ** (1.0 / p))
+        return np.asarray((self.weights @ np.abs(self.coefficients) ** p) ** (1.0 / p))
 
 
 def head_entropies(
@@ -51,8 +57,9 @@ def head_entropies(
         X: (query, key, head), or (query, key) for a single head. Missing entries are filled first (``fill_missing``).
         trees: The query tree and the key tree by name, as ``Questionnaire.trees_``.
         m: How many tensor functions count; all of them if None or if there are fewer.
-        selection: ``"support"`` takes the functions of largest support |supp psi_Q| * |supp psi_K|, ties by
-            (query, key) index. ``"leading"`` takes the first sqrt(m) x sqrt(m) functions, as the authors' notebook.
+        selection: ``"support"`` takes the functions of largest support |supp psi_Q| * |supp psi_K|; those tied at the
+            end count with the same part each. ``"leading"`` takes the first sqrt(m) x sqrt(m) functions, as the
+            authors' notebook.
         p: The norm; 1 is the paper's.
         constant: Whether the constant function, the head's mean, may be among them.
 
@@ -102,13 +109,14 @@ def expansion(
     supports = [haar_functions(tree).supports for tree in used]
     if selection == "leading":
         chosen = _leading([_notebook_order(tree) for tree in used], m)
+        weights = np.ones(len(chosen))
     else:
-        chosen = _of_largest_support(supports, m)
+        chosen, weights = _of_largest_support(supports, m)
     if not constant:
-        chosen = chosen[chosen.any(axis=1)]
+        chosen, weights = chosen[chosen.any(axis=1)], weights[chosen.any(axis=1)]
     whole = m is None
     values = haar_transform(tensor, by_axis)[tuple(chosen.T)] if whole else _coefficients(tensor, used, chosen)
-    return Expansion(functions=chosen, supports=_sizes(supports, chosen), coefficients=values)
+    return Expansion(chosen, _sizes(supports, chosen), values, weights)
 
 
 def _sizes(supports: list[NDArray[np.intp]], functions: NDArray[np.intp]) -> NDArray[np.int64]:
@@ -125,24 +133,55 @@ def _named(trees: TreesByName, axes: Sequence[str]) -> TreesByName:
     return trees
 
 
-def _of_largest_support(supports: list[NDArray[np.intp]], m: int | None) -> NDArray[np.intp]:
-    """(m, axes) the tensor functions of largest support, ties by index.
-
-    Along each axis take the functions by falling support. A tensor function at the places (a, b, …) has at least
-    (a+1)(b+1)… - 1 others before it, so only those with (a+1)(b+1)… <= m can be among the first m.
-    """
+def _of_largest_support(
+    supports: list[NDArray[np.intp]], m: int | None
+) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
+    """The tensor functions of largest support (with all that tie with the m-th), ties by index, and their weights."""
     total = int(np.prod([len(support) for support in supports]))
     limit = total if m is None else min(int(m), total)
-    ranked = [np.argsort(-support, kind="stable")[:limit] for support in supports]
-    places = np.zeros((1, 0), dtype=np.intp)
-    for rank in ranked:
-        before = np.prod(places + 1, axis=1, dtype=np.float64)
-        counts = np.minimum(len(rank), limit // before).astype(np.intp)
-        starts = np.repeat(np.cumsum(counts) - counts, counts)
-        places = np.column_stack([np.repeat(places, counts, axis=0), np.arange(counts.sum()) - starts])
-    functions = np.stack([rank[places[:, axis]] for axis, rank in enumerate(ranked)], axis=1)
-    order = np.lexsort((*functions.T[::-1], -_sizes(supports, functions)))
-    return functions[order[:limit]]
+    smallest = 1 if limit == total else _support_of_rank(supports, limit)
+    functions = _of_support(supports, smallest)
+    sizes = _sizes(supports, functions)
+    order = np.lexsort((*functions.T[::-1], -sizes))
+    at_the_end = sizes[order] == smallest
+    weights = np.ones(len(order))
+    weights[at_the_end] = 1.0 - (len(order) - limit) / max(1, at_the_end.sum())
+    return functions[order], weights
+
+
+def _support_of_rank(supports: list[NDArray[np.intp]], limit: int) -> int:
+    """The support of the ``limit``-th tensor function by falling support.
+
+    Along each axis take the functions by falling support. A tensor function at the places (a, b, …) has at least
+    (a+1)(b+1)… - 1 others before it, so only those with (a+1)(b+1)… <= limit can be among the first ones.
+    """
+    sizes, places = np.ones(1, dtype=np.int64), np.ones(1, dtype=np.int64)
+    for support in supports:
+        falling = np.sort(support)[::-1][:limit]
+        counts = np.minimum(len(falling), limit // places)
+        numbers = _ranges(counts)
+        sizes = np.repeat(sizes, counts) * falling[numbers]
+        places = np.repeat(places, counts) * (numbers + 1)
+    return int(np.sort(sizes)[::-1][limit - 1])
+
+
+def _of_support(supports: list[NDArray[np.intp]], smallest: int) -> NDArray[np.intp]:
+    """(count, axes) all tensor functions whose support is at least ``smallest``."""
+    functions = np.zeros((1, 0), dtype=np.intp)
+    sizes = np.ones(1)
+    for axis, support in enumerate(supports):
+        rank = np.argsort(-support, kind="stable")
+        later = np.prod([other.max() for other in supports[axis + 1 :]], dtype=np.float64)
+        counts = np.searchsorted(-support[rank], -smallest / (sizes * later), side="right")
+        numbers = rank[_ranges(counts)]
+        functions = np.column_stack([np.repeat(functions, counts, axis=0), numbers])
+        sizes = np.repeat(sizes, counts) * support[numbers]
+    return functions
+
+
+def _ranges(counts: NDArray[np.intp]) -> NDArray[np.intp]:
+    """0 … count - 1 for each count, one after the other."""
+    return np.asarray(np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts))
 
 
 def _notebook_order(tree: PartitionTree) -> NDArray[np.intp]:

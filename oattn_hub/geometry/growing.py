@@ -1,35 +1,57 @@
-"""Trees grown from an affinity: the flexible tree, bottom up, and the balanced binary tree, top down."""
+"""Trees grown from an affinity: the flexible tree, bottom up, and the balanced binary tree, top down.
+
+Neither depends on rounding or on the numbering of the points: components of the graph are grown each on its own, and
+what is equal up to its error is treated alike or put in an order that comes from the content (``canonical``).
+"""
 
 from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from oattn_hub.geometry.checks import as_square, at_least, one_of
-from oattn_hub.geometry.markov import Diffusion, diffusion
+from oattn_hub.geometry.canonical import by_place, canonical_ranks, content_of_affinity, content_of_folders, tied
+from oattn_hub.geometry.checks import AXES, Floats, as_square, at_least, one_of
+from oattn_hub.geometry.markov import Component, components, diffusion
+from oattn_hub.geometry.published import between_clusters, grow_as_published
 from oattn_hub.geometry.tree import PartitionTree
 
 MEDIANS = ("off_diagonal", "published")
+
+# Error of a diffusion distance: relative to the median distance (noise of 1e-10 in a tensor reaches it ten to a hundred
+# times larger), and relative to the largest (rounding of the eigenvectors).
+_ERROR = 1e-7
+_ROUNDING = 1e-14
 
 Matrix = NDArray[np.float64]
 Labels = NDArray[np.intp]
 
 
 def flexible_tree(
-    affinity: ArrayLike, *, constant: float = 1.0, median: str = "off_diagonal", n_eigenvectors: int = 12
+    affinity: ArrayLike,
+    *,
+    constant: float = 1.0,
+    median: str = "off_diagonal",
+    n_eigenvectors: int = 12,
+    normalisation: str = "density",
 ) -> PartitionTree:
     """The flexible tree of an affinity: clusters join bottom up by diffusion distance, closest first.
 
     On the s-th level from the leaves clusters are compared by the diffusion distance at time 2^s, averaged over their
-    members. Every level joins at least one pair, so at most n - 1 levels are built on any input. Siblings stand in
-    falling order of the first non-trivial eigenvector, which makes the tree independent of the points' numbering.
+    members. Every level joins at least one pair, so at most n - 1 levels are built on any input. Components of the
+    graph (affinities up to 1e-8 are no link) are grown each on its own and join last, at the root. Siblings stand from
+    the largest to the smallest, equally large ones by falling mean, mean square and mean cube of their affinities.
 
     Args:
         affinity: (n, n), symmetric, not negative.
         constant: Divides the median distance; larger values make smaller folders.
         median: ``"off_diagonal"`` takes the median over pairs of different clusters. ``"published"`` does as the
-            authors' code: the diagonal counts as infinite distances, and siblings stand in the order of joining.
+            authors' code: the diagonal counts as infinite distances, components are not told apart, and siblings
+            stand in the order of joining.
         n_eigenvectors: How many eigenvectors the diffusion distance uses.
+        normalisation: ``"density"`` or ``"row"``: see ``markov_matrix``.
 
     >>> two_groups = np.kron(np.eye(2), np.ones((2, 2))) + 0.1
     >>> [folder.tolist() for folder in flexible_tree(two_groups).folders(1)]
@@ -37,131 +59,178 @@ def flexible_tree(
     """
     at_least("constant", constant, 1e-12)
     one_of("median", median, MEDIANS)
-    return grow(diffusion(as_square(affinity, "affinity"), n_eigenvectors), constant=constant, median=median)
+    graph = as_square(affinity, "affinity")
+    if median == "published":
+        return grow_as_published(diffusion(graph, n_eigenvectors, normalisation), constant)
+    return grow(components(graph, n_eigenvectors, normalisation), content_of_affinity(graph), constant)
 
 
-def grow(geometry: Diffusion, *, constant: float = 1.0, median: str = "off_diagonal") -> PartitionTree:
-    """The flexible tree of the points whose eigenvectors are known (see ``flexible_tree``)."""
-    labels = np.arange(len(geometry.vectors))
+def grow(parts: Sequence[Component], content: Matrix, constant: float = 1.0) -> PartitionTree:
+    """The flexible tree of points whose components are known, siblings by their ``content``, (n, moments)."""
+    grown = [_levels(part, content[part.members], constant) for part in parts]
+    height = max(map(len, grown))
+    levels = np.zeros((height + (len(parts) > 1), len(content)), dtype=np.intp)  # root last
+    first = np.zeros(height, dtype=np.intp)  # number of the component's first cluster on each level
+    for part, own in zip(parts, grown, strict=True):
+        padded = np.stack(own + own[-1:] * (height - len(own)))
+        levels[:height, part.members] = padded + first[:, None]
+        first += padded.max(axis=1) + 1
+    return in_canonical_order(levels[::-1], content)
+
+
+def in_canonical_order(levels: NDArray[np.integer[Any]], content: Matrix) -> PartitionTree:
+    """The tree of these levels (root first), siblings from the largest to the smallest, then by falling content."""
+    return PartitionTree(np.stack([canonical_ranks(*content_of_folders(content, labels))[labels] for labels in levels]))
+
+
+def settle_order(
+    tensor: Floats, content: Mapping[str, Matrix], trees: Mapping[str, PartitionTree]
+) -> dict[str, PartitionTree]:
+    """The trees of a tensor, siblings of equal content in an order that fits the other trees.
+
+    In a block diagonal tensor any order of the query blocks is as good as another, but the keys must follow it: so
+    equals on one axis are ordered by what they are to the axes before, seen in the order of their leaves.
+    """
+    places: dict[str, Matrix] = {}
+    settled = {}
+    for axis in (name for name in AXES if name in trees):
+        seen = [by_place(tensor, axis, other, places[other]) for other in places]
+        tree = in_canonical_order(trees[axis].labels, np.column_stack([content[axis], *seen]))
+        places[axis] = np.empty(tree.n)
+        places[axis][tree.leaf_order] = np.linspace(-1.0, 1.0, tree.n)
+        settled[axis] = tree
+    return {axis: settled[axis] for axis in trees}
+
+
+def _levels(part: Component, content: Matrix, constant: float) -> list[Labels]:
+    """The clusters of a component on every level, leaves first."""
+    labels = np.arange(len(part.members))
     levels = [labels]
-    places: list[Labels] = []
     time = 1.0
     while labels.max() > 0:
-        distances = _between_clusters(geometry.distances(time), labels)
-        clusters = _join(distances, constant=constant, median=median)
-        above = np.empty(len(distances), dtype=np.intp)
-        place = np.empty(len(distances), dtype=np.intp)
-        for number, members in enumerate(clusters):
-            above[members] = number
-            place[members] = np.arange(len(members))
-        places.append(place[labels])
-        labels = above[labels]
+        distances = between_clusters(part.geometry.relative_distances(time), labels)
+        labels = _join(distances, canonical_ranks(*content_of_folders(content, labels)), constant)[labels]
         levels.append(labels)
         time *= 2.0
-    if median == "published":
-        return _in_joined_order(levels, places)
-    return _in_eigenvector_order(levels, geometry)
+    return levels
 
 
-def _between_clusters(distances: Matrix, labels: Labels) -> Matrix:
-    """Mean distance between the members of each two clusters."""
-    members = np.zeros((labels.max() + 1, len(labels)))
-    members[labels, np.arange(len(labels))] = 1.0
-    members /= members.sum(axis=1, keepdims=True)
-    return np.asarray(members @ distances @ members.T)
+def _join(distances: Matrix, ranks: Labels, constant: float) -> Labels:
+    """One level: the new cluster of each point.
 
-
-def _join(distances: Matrix, *, constant: float, median: str) -> list[list[int]]:
-    """One level: the points of each new cluster.
-
-    Pairs are visited from the closest on, while closer than the median. Two free points join. A free point joins a
-    cluster of size s when closer to the visited member than median / constant * 2^(1 - s). Ties: smallest index.
-
-    Clusters stand in the order of the point that joined last, their points in the order in which a Python set
-    hands them out: so they do in the authors' code, and Haar functions of equal children depend on it.
+    Pairs are visited from the closest on, while closer than the median; equally close ones in the order of ``ranks``.
+    Two free points join. A free point joins a cluster of size s when closer to the visited member than
+    median / constant * 2^(1 - s). Where no pair is closer than the median, all points that are linked by the smallest
+    distance join.
     """
     n = len(distances)
     first, second = np.triu_indices(n, k=1)
     gaps = distances[first, second]
-    limit = _median(gaps, n, median)
-    order = np.argsort(gaps, kind="stable")
-    order = order[: max(1, int(np.searchsorted(gaps[order], limit)))]  # the closest pair joins in any case
-    clusters = [{point} for point in range(n)]
-    home = list(range(n))
-    free = [True] * n
+    limit = float(np.median(gaps))
+    error = _ERROR * limit + _ROUNDING * float(gaps.max())
+    near = np.flatnonzero(gaps < limit - error)
+    if not len(near):
+        return _linked(distances <= gaps.min() + error)
+    order = near[_closest_first(gaps[near], ranks[first[near]], ranks[second[near]], error)]
+    home = np.arange(n).tolist()  # of each point, the point after which its cluster is named
+    size = [1] * n
     for i, j, gap in zip(first[order].tolist(), second[order].tolist(), gaps[order].tolist(), strict=True):
-        if not (free[i] or free[j]):
+        if size[home[i]] > 1:
+            i, j = j, i
+        cluster = home[j]
+        if (
+            size[i] > 1
+            or home[i] != i
+            or (size[cluster] > 1 and gap >= limit / constant * 2.0 ** (1 - size[cluster]) - error)
+        ):
             continue
-        point, other = (i, j) if free[i] else (j, i)
-        old = home[other]
-        if not free[other] and gap >= limit / constant * 2.0 ** (1 - len(clusters[old])):
-            continue
-        clusters[point] = clusters[point].union(clusters[old])
-        for member in clusters[old]:
-            home[member] = point
-        clusters[old] = set()
-        free[point] = free[other] = False
-    return [list(cluster) for cluster in clusters if cluster]
+        home[i] = cluster
+        size[cluster] += 1
+    return np.unique(home, return_inverse=True)[1]
 
 
-def _median(gaps: Matrix, n: int, median: str) -> float:
-    """The median gap; ``"published"`` counts every gap twice and n infinite ones, the diagonal."""
-    if median == "off_diagonal":
-        return float(np.median(gaps))
-    ranked = np.concatenate([np.sort(np.repeat(gaps, 2)), np.full(n, np.inf)])
-    return float(ranked[(n * n - 1) // 2] + ranked[n * n // 2]) / 2
+def _closest_first(gaps: Matrix, first: Labels, second: Labels, error: float) -> Labels:
+    """The order of pairs by falling closeness, equally close ones by the ranks of their points."""
+    order = np.argsort(gaps, kind="stable")
+    groups = tied(gaps[order], error)
+    same = np.flatnonzero(np.bincount(groups)[groups] > 1)
+    low, high = np.minimum(first, second)[order[same]], np.maximum(first, second)[order[same]]
+    order[same] = order[same[np.lexsort((high, low, groups[same]))]]
+    return order
 
 
-def _in_joined_order(levels: list[Labels], places: list[Labels]) -> PartitionTree:
-    """The tree of these levels (leaves first), siblings by falling place in their cluster.
+def _linked(links: NDArray[np.bool_]) -> Labels:
+    from scipy.sparse.csgraph import connected_components
 
-    Falling, because the authors' Haar functions take equally large children from the last to the first.
-    """
-    ranks = [levels[-1]]
-    for labels, place in zip(levels[-2::-1], places[::-1], strict=True):
-        ranks.append(labels - place * (labels.max() + 1))
-    return PartitionTree(np.stack(ranks))
+    return np.asarray(connected_components(links, directed=False)[1], dtype=np.intp)
 
 
-def _in_eigenvector_order(levels: list[Labels], geometry: Diffusion) -> PartitionTree:
-    """The tree of these levels (leaves first), siblings by falling mean of the first non-trivial eigenvector."""
-    if geometry.vectors.shape[1] == 1:
-        return PartitionTree(np.stack(levels[::-1]))
-    ranks = []
-    for labels in levels[::-1]:
-        means = np.bincount(labels, weights=-geometry.vectors[:, 1]) / np.bincount(labels)
-        ranks.append(np.argsort(np.argsort(means, kind="stable"))[labels])
-    return PartitionTree(np.stack(ranks))
-
-
-def binary_tree(affinity: ArrayLike) -> PartitionTree:
+def binary_tree(affinity: ArrayLike, *, normalisation: str = "density", content: Matrix | None = None) -> PartitionTree:
     """The balanced binary tree of an affinity: every folder is cut in the middle of its first non-trivial eigenvector.
 
-    Sizes of siblings differ by at most one, so a tree on 2^k points is a full binary tree. Ties: smallest index.
+    Sizes of siblings differ by at most one, so a tree on 2^k points is a full binary tree. In a folder that falls into
+    components these stand one after the other, largest first.
+
+    Args:
+        affinity: (n, n), symmetric, not negative.
+        normalisation: ``"density"`` or ``"row"``: see ``markov_matrix``.
+        content: (n, moments) what gives eigenvectors their direction and orders equal points; by default moments of
+            the affinity's rows.
 
     >>> two_groups = np.kron(np.eye(2), np.ones((2, 2))) + 0.1
     >>> [folder.tolist() for folder in binary_tree(two_groups).folders(1)]
     [[0, 1], [2, 3]]
     """
     graph = as_square(affinity, "affinity")
+    content = content_of_affinity(graph) if content is None else content
     folders = [np.arange(len(graph))]
     levels = [np.zeros(len(graph), dtype=np.intp)]
     while len(folders) < len(graph):
-        folders = [half for folder in folders for half in _halves(folder, graph)]
+        folders = [half for folder in folders for half in _halves(folder, graph, content, normalisation)]
         labels = np.empty(len(graph), dtype=np.intp)
         for number, folder in enumerate(folders):
             labels[folder] = number
         levels.append(labels)
-    return PartitionTree(np.stack(levels))
+    return in_canonical_order(np.stack(levels), content)
 
 
-def _halves(folder: Labels, graph: Matrix) -> list[Labels]:
-    """A folder cut in two, the half of larger eigenvector entries first; a single point stays."""
+def _halves(folder: Labels, graph: Matrix, content: Matrix, normalisation: str) -> list[Labels]:
+    """A folder cut in two, the first half the larger; a single point stays."""
     if len(folder) == 1:
         return [folder]
-    if len(folder) == 2:
-        return [folder[:1], folder[1:]]
-    vector = diffusion(graph[np.ix_(folder, folder)], 2).vectors[:, 1]
-    ranked = folder[np.argsort(-np.round(vector, 12), kind="stable")]
+    parts = components(graph[np.ix_(folder, folder)], 2, normalisation)
+    labels = np.empty(len(folder), dtype=np.intp)
+    for number, part in enumerate(parts):
+        labels[part.members] = number
+    ranks = canonical_ranks(*content_of_folders(content[folder], labels))
+    line = [parts[number].members for number in np.argsort(ranks)]
+    line = [
+        members[_along(parts[number], content[folder[members]])]
+        for number, members in zip(np.argsort(ranks), line, strict=True)
+    ]
+    ranked = folder[np.concatenate(line)]
     middle = (len(folder) + 1) // 2
     return [ranked[:middle], ranked[middle:]]
+
+
+def _along(part: Component, content: Matrix) -> Labels:
+    """The order of a component's points along its slowest direction.
+
+    That direction is the content, seen through the leading eigenspace: the same whatever basis of it was computed, and
+    with a sign. Points of equal place stand by falling content.
+    """
+    places = _direction(part, content)
+    order = np.argsort(-places, kind="stable")
+    groups = np.empty(len(order), dtype=np.intp)
+    groups[order] = tied(-places[order], _ERROR * float(np.abs(places).max(initial=0.0)))
+    ranks = canonical_ranks(np.ones(len(order), dtype=np.intp), content)
+    return np.lexsort((ranks, groups))
+
+
+def _direction(part: Component, content: Matrix) -> Matrix:
+    vectors = part.geometry.vectors[:, 1:][:, part.geometry.values[1:] > 1e-8]
+    for moment in content.T:
+        shares = (moment - moment.mean()) @ vectors
+        if np.abs(shares).max(initial=0.0) > 1e-6 * len(moment):
+            return np.asarray(vectors @ shares)
+    return vectors[:, 0] if vectors.shape[1] else np.zeros(len(content))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,9 +36,34 @@ class Diffusion:
 
     def distances(self, t: float = 1.0) -> Matrix:
         """(n, n) diffusion distances at time ``t``."""
-        from scipy.spatial.distance import pdist, squareform
+        return _distances(self.coordinates(t))
 
-        return np.asarray(squareform(pdist(self.coordinates(t))), dtype=np.float64)
+    def relative_distances(self, t: float = 1.0) -> Matrix:
+        """The same in units of the slowest decay, so that late times differ as clearly as early ones.
+
+        Eigenvalues that are zero but for rounding count as zero.
+        """
+        values = np.where(self.values[1:] > NEGLIGIBLE, self.values[1:], 0.0)
+        slowest = values.max(initial=0.0)
+        return _distances(self.vectors[:, 1:] * (values / (slowest or 1.0)) ** t)
+
+
+@dataclass(frozen=True)
+class Component:
+    """Points that are linked, directly or through others, with the geometry they have among themselves."""
+
+    members: NDArray[np.intp]
+    """Ascending."""
+    geometry: Diffusion
+    """Of the members alone; every eigenvector but the first tells members apart."""
+    mass: float
+    """Their part of the stationary distribution, not normalised."""
+
+
+def _distances(coordinates: Matrix) -> Matrix:
+    from scipy.spatial.distance import pdist, squareform
+
+    return np.asarray(squareform(pdist(coordinates)), dtype=np.float64)
 
 
 def markov_matrix(affinity: ArrayLike, normalisation: str = "density") -> tuple[Matrix, Matrix]:
@@ -50,45 +76,116 @@ def markov_matrix(affinity: ArrayLike, normalisation: str = "density") -> tuple[
     Returns:
         The (n, n) symmetric matrix and its (n,) top eigenvector, of norm 1.
     """
-    one_of("normalisation", normalisation, NORMALISATIONS)
-    graph = as_square(affinity, "affinity")
-    graph = (graph + graph.T) / 2
-    if graph.min() < -NEGLIGIBLE:
-        raise InvalidInput(f"affinity has the negative entry {graph.min():g}. Set negative affinities to 0 first.")
-    graph = np.where(graph > NEGLIGIBLE, graph, 0.0)
-    degree = graph.sum(axis=1)
-    alone = degree == 0.0
-    graph[alone, alone] = degree[alone] = 1.0
-    if normalisation == "density":
-        graph = graph / np.outer(degree, degree)
-        degree = graph.sum(axis=1)
-    root = np.sqrt(degree)
-    return graph / np.outer(root, root), root / np.linalg.norm(root)
+    graph = _links(affinity)
+    matrix, root = _symmetric(graph, normalisation)
+    return matrix, root / np.linalg.norm(root)
 
 
 def diffusion(affinity: ArrayLike, n_eigenvectors: int = 12, normalisation: str = "density") -> Diffusion:
     """The leading eigenpairs of the Markov operator of an affinity.
 
-    The top eigenvector is the one known in closed form; it is taken out of the matrix and the others are computed
-    from the rest. So a graph of several components (eigenvalue 1 several times) needs no luck: dividing by the known
-    positive vector cannot blow up. Each eigenvector's sign is such that its entry of largest magnitude is positive
-    (the first of them, up to rounding).
+    A graph of several components has eigenvalue 1 several times. Components are found first and each is solved on its
+    own, with its top eigenvector known in closed form, so that no rounding mixes them: the eigenvectors of eigenvalue
+    1 are constant on every component (the first compares the heaviest one with the others, and so on), all others are
+    zero outside one. Signs make the sum of the cubes positive, or the first large entry where that sum is zero.
     """
     at_least("n_eigenvectors", n_eigenvectors, 1)
-    matrix, top = markov_matrix(affinity, normalisation)
-    count = min(int(n_eigenvectors), len(top)) - 1
-    values, vectors = _largest(matrix - np.outer(top, top), count)
+    return join_components(components(affinity, n_eigenvectors, normalisation), n_eigenvectors)
+
+
+def components(affinity: ArrayLike, n_eigenvectors: int = 12, normalisation: str = "density") -> list[Component]:
+    """The components of the graph of an affinity, in the order of their first members, with their own eigenpairs.
+
+    Each has up to ``n_eigenvectors`` of them, and more where further eigenvalues equal the last one.
+    """
+    from scipy.sparse.csgraph import connected_components
+
+    graph = _links(affinity)
+    count, labels = connected_components(graph > 0.0, directed=False)
+    return [
+        _component(
+            graph,
+            np.flatnonzero(labels == number) if count > 1 else np.arange(len(graph)),
+            n_eigenvectors,
+            normalisation,
+        )
+        for number in range(count)
+    ]
+
+
+def _component(graph: Matrix, members: NDArray[np.intp], n_eigenvectors: int, normalisation: str) -> Component:
+    whole = len(members) == len(graph)
+    matrix, root = _symmetric(graph if whole else graph[np.ix_(members, members)], normalisation)
+    mass = float(root @ root)
+    top = root / np.sqrt(mass)
+    values, vectors = _largest(matrix - np.outer(top, top), min(int(n_eigenvectors), len(top)) - 1)
     scaled = vectors / top[:, None]
-    peaks = np.argmax(np.abs(scaled) > np.abs(scaled).max(axis=0) * (1 - 1e-9), axis=0)
-    scaled *= np.where(scaled[peaks, np.arange(count)] < 0, -1.0, 1.0)
-    return Diffusion(
+    geometry = Diffusion(
         values=np.concatenate([[1.0], np.minimum(np.abs(values), 1.0)]),
-        vectors=np.column_stack([np.ones(len(top)), scaled]),
+        vectors=np.column_stack([np.ones(len(top)), scaled * _signs(scaled)]),
     )
+    return Component(members, geometry, mass)
+
+
+def join_components(parts: Sequence[Component], n_eigenvectors: int) -> Diffusion:
+    """The leading eigenpairs of a graph from those of its components."""
+    joined = parts[0].geometry if len(parts) == 1 else _joined(parts)
+    count = min(int(n_eigenvectors), len(joined.vectors))
+    return Diffusion(joined.values[:count], joined.vectors[:, :count])
+
+
+def _joined(parts: Sequence[Component]) -> Diffusion:
+    n = sum(len(part.members) for part in parts)
+    parts = sorted(parts, key=lambda part: -part.mass)  # sorted keeps the order of equally heavy ones
+    masses = np.array([part.mass for part in parts])
+    masses /= masses.sum()
+    values = [np.ones(len(parts))]
+    vectors = np.zeros((n, len(parts)))
+    vectors[:, 0] = 1.0
+    for place, (part, mass) in enumerate(zip(parts, masses, strict=True)):
+        if place < len(parts) - 1:  # 1 on this component, -1 on the later ones, scaled to mean 0 and norm 1
+            together = mass + masses[place + 1 :].sum()
+            later = np.concatenate([other.members for other in parts[place + 1 :]])
+            vectors[part.members, place + 1] = np.sqrt((together - mass) / (mass * together))
+            vectors[later, place + 1] = -np.sqrt(mass / ((together - mass) * together))
+        values.append(part.geometry.values[1:])
+    inside = []
+    for part, mass in zip(parts, masses, strict=True):
+        block = np.zeros((n, part.geometry.vectors.shape[1] - 1))
+        block[part.members] = part.geometry.vectors[:, 1:] / np.sqrt(mass)
+        inside.append(block)
+    order = np.argsort(-np.concatenate(values), kind="stable")
+    return Diffusion(np.concatenate(values)[order], np.column_stack([vectors, *inside])[:, order])
+
+
+def _links(affinity: ArrayLike) -> Matrix:
+    """The affinity, exactly symmetric, with nothing where there is no link; a point without any is linked to itself."""
+    graph = as_square(affinity, "affinity")
+    graph = (graph + graph.T) / 2
+    if graph.min() < -NEGLIGIBLE:
+        raise InvalidInput(f"affinity has the negative entry {graph.min():g}. Set negative affinities to 0 first.")
+    graph = np.where(graph > NEGLIGIBLE, graph, 0.0)
+    alone = np.flatnonzero(~graph.any(axis=1))
+    graph[alone, alone] = 1.0
+    return graph
+
+
+def _symmetric(graph: Matrix, normalisation: str) -> tuple[Matrix, Matrix]:
+    """The symmetric matrix similar to the Markov operator, and its top eigenvector, the square root of the degrees."""
+    one_of("normalisation", normalisation, NORMALISATIONS)
+    degree = graph.sum(axis=1)
+    if normalisation == "density":
+        graph = graph / np.outer(degree, degree)
+        degree = graph.sum(axis=1)
+    root = np.sqrt(degree)
+    return graph / np.outer(root, root), root
 
 
 def _largest(matrix: Matrix, count: int) -> tuple[Matrix, Matrix]:
-    """The ``count`` eigenpairs of largest magnitude of a symmetric matrix."""
+    """The ``count`` eigenpairs of largest magnitude of a symmetric matrix, and all further ones that equal the last.
+
+    A cut between equal eigenvalues would keep an arbitrary part of their space.
+    """
     from scipy.linalg import eigh
     from scipy.sparse.linalg import eigsh
 
@@ -99,8 +196,21 @@ def _largest(matrix: Matrix, count: int) -> tuple[Matrix, Matrix]:
         values, vectors = eigsh(matrix, k=count, which="LM", v0=np.linspace(1.0, 2.0, len(matrix)))
     else:
         values, vectors = eigh(matrix)
-    leading = np.argsort(-np.abs(values), kind="stable")[:count]
+    falling = np.argsort(-np.abs(values), kind="stable")
+    last = abs(values[falling[count - 1]])
+    leading = falling[: max(count, np.count_nonzero(np.abs(values) > last - NEGLIGIBLE))]
+    leading = leading if last > NEGLIGIBLE else leading[:count]  # zero but for rounding: of no weight
     return values[leading], vectors[:, leading]
+
+
+def _signs(vectors: Matrix) -> Matrix:
+    """The sign of each column: that of the sum of its cubes; where it is zero, of the first entry of full size."""
+    skew = np.sum(vectors**3, axis=0)
+    sizes = np.abs(vectors)
+    peaks = np.argmax(sizes > sizes.max(axis=0, initial=0.0) * (1 - 1e-6), axis=0) if vectors.size else np.arange(0)
+    first = vectors[peaks, np.arange(vectors.shape[1])]
+    clear = np.abs(skew) > 1e-6 * np.sum(sizes**3, axis=0)
+    return np.where(np.where(clear, skew, first) < 0, -1.0, 1.0)
 
 
 def diffusion_map(

@@ -14,10 +14,12 @@ from threadpoolctl import threadpool_limits
 
 from oattn_hub.errors import NotFitted
 from oattn_hub.geometry.affinity import cosine_affinity, distance_affinity, gaussian_affinity
+from oattn_hub.geometry.canonical import content_of_tensor
 from oattn_hub.geometry.checks import AXES, Floats, as_tensor_with_gaps, at_least, one_of
 from oattn_hub.geometry.emd import PRECISIONS, emd_of_checked
-from oattn_hub.geometry.growing import MEDIANS, binary_tree, grow
-from oattn_hub.geometry.markov import NORMALISATIONS, Diffusion, diffusion
+from oattn_hub.geometry.growing import MEDIANS, binary_tree, grow, settle_order
+from oattn_hub.geometry.markov import NORMALISATIONS, Diffusion, components, join_components
+from oattn_hub.geometry.published import grow_as_published
 from oattn_hub.geometry.tree import PartitionTree
 from oattn_hub.progress import Progress, silent
 
@@ -136,7 +138,8 @@ class Questionnaire:
         axes = AXES[: tensor.ndim]
         order = ("head", "query", "key") if tensor.ndim == 3 else ("key", "query")
         total = 2 + self.n_iters * len(order)
-        self.initial_ = self._initial(tensor, progress, total)
+        content = dict(zip(axes, content_of_tensor(tensor), strict=True))
+        self.initial_ = self._initial(tensor, content, progress, total)
         history: list[Iteration] = []
         trees = dict(self.initial_.trees)
         for _ in range(self.n_iters):
@@ -149,9 +152,11 @@ class Questionnaire:
                         tensor, has_gaps, sources, axis, alpha=self.alpha, beta=self.beta, precision=self.precision
                     )
                     made.distances[axis] = distances
-                    self._grow(made, axis, distance_affinity(distances))
+                    self._grow(made, axis, distance_affinity(distances), content[axis])
                 trees[axis] = made.trees[axis]
                 progress("questionnaire", 2 + len(history) * len(order) + len(made.trees), total)
+            if len(history) == self.n_iters - 1 and self.median != "published":
+                made.trees = settle_order(tensor, content, made.trees)
             history.append(made.frozen())
         self.history_ = tuple(history)
         self.n_iter_ = len(history)
@@ -182,14 +187,16 @@ class Questionnaire:
         at_least("constant", self.constant, 1e-12)
         at_least("n_eigenvectors", self.n_eigenvectors, 2)
 
-    def _initial(self, tensor: Floats, progress: Progress, total: int) -> Iteration:
+    def _initial(
+        self, tensor: Floats, content: Mapping[str, NDArray[np.float64]], progress: Progress, total: int
+    ) -> Iteration:
         made = _Pass()
         for done, axis in enumerate(("query", "key"), start=1):
             if self.initial == "cosine":
                 affinity = cosine_affinity(tensor, axis, zero_is_missing=self.zero_is_missing)
             else:
                 affinity = gaussian_affinity(tensor, axis)
-            self._grow(made, axis, affinity)
+            self._grow(made, axis, affinity, content[axis])
             progress("questionnaire", done, total)
         return made.frozen()
 
@@ -210,14 +217,16 @@ class Questionnaire:
         made.take(history[-1], axis)
         return True
 
-    def _grow(self, made: _Pass, axis: str, affinity: NDArray[np.float64]) -> None:
-        geometry = diffusion(affinity, self.n_eigenvectors, self.normalisation)
+    def _grow(self, made: _Pass, axis: str, affinity: NDArray[np.float64], content: NDArray[np.float64]) -> None:
+        parts = components(affinity, self.n_eigenvectors, self.normalisation)
         made.affinities[axis] = affinity
-        made.diffusions[axis] = geometry
+        made.diffusions[axis] = join_components(parts, self.n_eigenvectors)
         if self.tree == "binary":
-            made.trees[axis] = binary_tree(affinity)
+            made.trees[axis] = binary_tree(affinity, normalisation=self.normalisation, content=content)
+        elif self.median == "published":
+            made.trees[axis] = grow_as_published(made.diffusions[axis], self.constant)
         else:
-            made.trees[axis] = grow(geometry, constant=self.constant, median=self.median)
+            made.trees[axis] = grow(parts, content, self.constant)
 
     def _changes(self, axis: str) -> NDArray[np.float64]:
         trees = [made.trees.get(axis) for made in (self.initial_, *self.history_)]

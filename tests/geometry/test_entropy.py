@@ -40,12 +40,15 @@ def case(seed: int, ndim: int = 3) -> tuple[Tensor, dict[str, PartitionTree]]:
     return rng.normal(size=shape), trees
 
 
-def largest(trees: dict[str, PartitionTree], axes: tuple[str, ...], m: int) -> list[tuple[int, ...]]:
-    """All tensor functions sorted by support, ties by index: the first m."""
+def largest(trees: dict[str, PartitionTree], axes: tuple[str, ...], m: int) -> dict[tuple[int, ...], float]:
+    """The m tensor functions of largest support; those that tie at the end share the places that are left."""
     supports = [haar_functions(trees[name]).supports for name in axes]
     every = list(product(*[range(len(support)) for support in supports]))
-    every.sort(key=lambda index: (-np.prod([s[i] for s, i in zip(supports, index, strict=True)]), index))
-    return every[:m]
+    sizes = {index: int(np.prod([s[i] for s, i in zip(supports, index, strict=True)])) for index in every}
+    end = sorted(sizes.values(), reverse=True)[min(m, len(every)) - 1]
+    above = sum(size > end for size in sizes.values())
+    share = (min(m, len(every)) - above) / sum(size == end for size in sizes.values())
+    return {index: 1.0 if size > end else share for index, size in sizes.items() if size >= end}
 
 
 @given(st.integers(0, 10**6), st.integers(1, 40), st.sampled_from([1.0, 2.0, 0.5]))
@@ -53,11 +56,11 @@ def test_head_entropies_are_sums_over_the_largest_supports(seed: int, m: int, p:
     X, trees = case(seed)
     expected = []
     for head in range(X.shape[2]):
-        beta = [
-            np.sum(X[:, :, head] * np.outer(haar_basis(trees["query"])[:, q], haar_basis(trees["key"])[:, k]))
-            for q, k in largest(trees, ("query", "key"), m)
-        ]
-        expected.append(np.sum(np.abs(beta) ** p) ** (1 / p))
+        total = 0.0
+        for (q, k), weight in largest(trees, ("query", "key"), m).items():
+            beta = np.sum(X[:, :, head] * np.outer(haar_basis(trees["query"])[:, q], haar_basis(trees["key"])[:, k]))
+            total += weight * np.abs(beta) ** p
+        expected.append(total ** (1 / p))
     np.testing.assert_allclose(head_entropies(X, trees, m=m, p=p), expected, atol=1e-10)
 
 
@@ -65,7 +68,7 @@ def test_head_entropies_are_sums_over_the_largest_supports(seed: int, m: int, p:
 def test_network_entropy_is_the_sum_over_the_largest_supports(seed: int, m: int) -> None:
     X, trees = case(seed)
     coefficients = haar_transform(X, trees)
-    expected = sum(abs(coefficients[index]) for index in largest(trees, AXES, m))
+    expected = sum(weight * abs(coefficients[index]) for index, weight in largest(trees, AXES, m).items())
     assert network_entropy(X, trees, m=m) == pytest.approx(expected)
 
 
