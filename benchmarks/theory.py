@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from oattn_hub.analysis.theory import build_theory_section
 from oattn_hub.attention import calibration_inputs, capture_inputs, load_model
 from oattn_hub.geometry import organise_head, paraproduct
-from oattn_hub.geometry.paraproduct import corollary
+from oattn_hub.geometry.paraproducts import corollary
 from oattn_hub.report.theory import TheorySection
 
 Float = NDArray[np.float64]

@@ -40,7 +40,7 @@ class BatchMeasurement:
 
     Args:
         entropies: (H,) head entropies; coefficients (H, m), supports (m,): what they are sums of.
-        network_coefficients: (m',) tri-Haar coefficients, largest support first.
+        network_coefficients: (m',) tri-Haar coefficients, largest support first; network_entropy: (1,).
         affinity: (H, H) between heads.
         distance_quantiles: (101,) quantiles of the distances between heads, in units of their median.
         query_labels, key_labels: trees of the batch.
@@ -50,6 +50,7 @@ class BatchMeasurement:
     coefficients: Array
     supports: Array
     network_coefficients: Array
+    network_entropy: Array
     affinity: Array
     distance_quantiles: Array
     query_labels: Array
@@ -84,7 +85,9 @@ def _measure(X: Array, settings: Settings) -> BatchMeasurement:
         entropies=heads.entropy(),
         coefficients=heads.coefficients.T.astype(np.float32),
         supports=heads.supports,
-        network_coefficients=network.coefficients.astype(np.float32),
+        # as many as were asked for: those that tie with the last are in the entropy only
+        network_coefficients=network.coefficients[: settings.network_functions].astype(np.float32),
+        network_entropy=np.atleast_1d(network.entropy()),
         affinity=organised.affinities_["head"].astype(np.float32),
         distance_quantiles=_distance_quantiles(organised.history_[-1].distances["head"]),
         query_labels=trees["query"].labels,
@@ -98,9 +101,8 @@ def join_batches(
     """A group's result from its measured batches; ``sample`` is the first batch's tensor, kept for display."""
     entropies = np.stack([batch.entropies for batch in batches])
     agreement = stability(entropies, fraction=settings.fraction, seed=settings.seed)
-    network = np.stack([batch.network_coefficients for batch in batches])
     affinity = np.stack([batch.affinity for batch in batches]).mean(axis=0, dtype=np.float64)
-    coordinates, eigenvalues = _diffusion(affinity)
+    coordinates, eigenvalues = _diffusion(affinity, settings.questionnaire)
     return GroupResult(
         name=name,
         n_queries=sample.shape[0],
@@ -119,8 +121,8 @@ def join_batches(
         rank_high=1 + agreement.rank_high,
         bottom_counts=agreement.bottom_counts,
         top_counts=agreement.top_counts,
-        network_entropies=np.abs(network, dtype=np.float64).sum(axis=1),
-        network_coefficients=network,
+        network_entropies=np.concatenate([batch.network_entropy for batch in batches]),
+        network_coefficients=np.stack([batch.network_coefficients for batch in batches]),
         coefficients=batches[0].coefficients,
         supports=batches[0].supports,
         affinity=affinity.astype(np.float32),
@@ -140,9 +142,9 @@ def _distance_quantiles(distances: Array) -> Array:
     return np.asarray(np.quantile(pairs / (median or 1.0), _QUANTILES))
 
 
-def _diffusion(affinity: Array) -> tuple[Array, Array]:
+def _diffusion(affinity: Array, questionnaire: Mapping[str, Any]) -> tuple[Array, Array]:
     """(H, 3) leading non-trivial diffusion coordinates, zero where a small group has fewer, and their eigenvalues."""
-    geometry = diffusion(affinity, _DIMENSIONS + 1)
+    geometry = diffusion(affinity, _DIMENSIONS + 1, questionnaire["normalisation"])
     found = geometry.coordinates()[:, 1:]
     missing = _DIMENSIONS - found.shape[1]
     return np.pad(found, ((0, 0), (0, missing))), np.pad(geometry.values[1:], (0, missing))
@@ -151,6 +153,6 @@ def _diffusion(affinity: Array) -> tuple[Array, Array]:
 def _head_tree_labels(affinity: Array, questionnaire: Mapping[str, Any]) -> Array:
     """The tree of the mean affinity, grown as the questionnaire grows its own."""
     if questionnaire["tree"] == "binary":
-        return binary_tree(affinity).labels
-    names = ("constant", "median", "n_eigenvectors")
+        return binary_tree(affinity, normalisation=questionnaire["normalisation"]).labels
+    names = ("constant", "median", "n_eigenvectors", "normalisation")
     return flexible_tree(affinity, **{name: questionnaire[name] for name in names}).labels

@@ -3,22 +3,25 @@
 =====================  =====================================================================================
 ``affinity``           cosine and Gaussian affinities between slices, affinity from distances
 ``markov``             Markov operator, its leading eigenvectors, diffusion map and distance
+``canonical``          orders that neither rounding nor numbering decides
 ``tree``, ``growing``  partition trees; the flexible and the balanced binary tree of an affinity
+``published``          the flexible tree as the authors' code grows it
 ``emd``                tree earth mover's distance between slices
 ``questionnaire``      trees on all axes, each from the geometry of the others (Algorithm 1)
 ``haar``, ``entropy``  Haar bases, fast transforms; entropies of heads and network, sparse approximation
 ``missing``            what missing entries (NaN) mean
-``stability``          agreement of a per-head score over batches
+``agreement``          agreement of a per-head score over batches
 ``organise``           one head's matrix in the order of its own two trees
 ``holder``             Holder exponents on one or two trees
 ``dyadic``             averages over all scales of an axis
 ``nonlinearity``       smooth functions with their derivatives: exp, softmax, tanh, your own
-``paraproduct``        the decomposition of A(f) over pairs of scales (Theorem 1)
+``paraproducts``       the decomposition of A(f) over pairs of scales (Theorem 1)
 ``softmax``            what softmax does to every head, against Theorem 1 and Corollary 1
 =====================  =====================================================================================
 """
 
 from oattn_hub.geometry.affinity import cosine_affinity, distance_affinity, gaussian_affinity
+from oattn_hub.geometry.agreement import Stability, stability
 from oattn_hub.geometry.emd import tree_emd
 from oattn_hub.geometry.entropy import (
     Expansion,
@@ -35,10 +38,9 @@ from oattn_hub.geometry.markov import Diffusion, diffusion, diffusion_distance, 
 from oattn_hub.geometry.missing import fill_missing
 from oattn_hub.geometry.nonlinearity import Nonlinearity
 from oattn_hub.geometry.organise import OrganisedHead, organise_head
-from oattn_hub.geometry.paraproduct import Paraproduct, paraproduct
+from oattn_hub.geometry.paraproducts import Paraproduct, paraproduct
 from oattn_hub.geometry.questionnaire import Iteration, Questionnaire
 from oattn_hub.geometry.softmax import SoftmaxInvariance, softmax_invariance
-from oattn_hub.geometry.stability import Stability, stability
 from oattn_hub.geometry.tree import PartitionTree
 
 __all__ = [

@@ -37,16 +37,27 @@ def canonical_ranks(sizes: NDArray[np.intp], content: Matrix) -> NDArray[np.intp
     >>> canonical_ranks(np.array([1, 2, 1]), np.array([[0.5], [0.1], [0.7]])).tolist()
     [2, 0, 1]
     """
-    group = np.zeros(len(sizes), dtype=np.intp)
-    for values, tolerance in ((-sizes, 0.0), *((-column, SAME) for column in content.T)):
-        order = np.lexsort((values, group))
-        parted = (np.diff(values[order]) > tolerance) | (np.diff(group[order]) > 0)
-        group[order] = np.append(0, np.cumsum(parted))
-        if group[order[-1]] == len(sizes) - 1:  # no two are equal any more
-            return group
-    ranks = np.empty_like(group)
-    ranks[np.argsort(group, kind="stable")] = np.arange(len(group))
+    groups = _groups(sizes, content)
+    ranks = np.empty_like(groups)
+    ranks[np.argsort(groups, kind="stable")] = np.arange(len(groups))
     return ranks
+
+
+def all_different(content: Matrix) -> bool:
+    """Whether no two points have equal content."""
+    return int(_groups(np.ones(len(content), dtype=np.intp), content).max()) == len(content) - 1
+
+
+def _groups(sizes: NDArray[np.intp], content: Matrix) -> NDArray[np.intp]:
+    """The same for folders of equal size and content, rising in the canonical order."""
+    groups = np.zeros(len(sizes), dtype=np.intp)
+    for values, tolerance in ((-sizes, 0.0), *((-column, SAME) for column in content.T)):
+        order = np.lexsort((values, groups))
+        parted = (np.diff(values[order]) > tolerance) | (np.diff(groups[order]) > 0)
+        groups[order] = np.append(0, np.cumsum(parted))
+        if groups[order[-1]] == len(sizes) - 1:
+            break  # all are told apart
+    return groups
 
 
 def content_of_folders(content: Matrix, labels: NDArray[np.intp]) -> tuple[NDArray[np.intp], Matrix]:
@@ -56,26 +67,35 @@ def content_of_folders(content: Matrix, labels: NDArray[np.intp]) -> tuple[NDArr
     return sizes, np.stack(sums, axis=1) / sizes[:, None]
 
 
-def content_of_tensor(tensor: Floats) -> tuple[Matrix, ...]:
+def content_of_tensor(tensor: Floats, has_gaps: bool = False) -> tuple[Matrix, ...]:
     """For each axis the (n, 3) mean, mean square and mean cube of every slice, in units of the root mean square.
 
-    Missing entries (NaN) are left out; a slice without any has content 0.
+    Missing entries (NaN, if ``has_gaps``) are left out; a slice without any has content 0.
     """
     slabs = tensor.reshape(*tensor.shape[:2], -1)
-    # powers of numbers up to 1 do not overflow, whatever the size of the tensor
-    largest = max(float(np.nanmax(slabs)), -float(np.nanmin(slabs))) if not np.isnan(slabs).all() else 0.0
-    sums = [np.zeros((1 + _MOMENTS, n)) for n in slabs.shape]  # first the number of entries present
+    largest = _largest_magnitude(slabs) or 1.0  # powers of numbers up to 1 do not overflow
+    sums = [np.zeros((_MOMENTS, n)) for n in slabs.shape]
+    counts = [np.full(n, slabs.size / n) for n in slabs.shape]
+    if has_gaps:
+        counts = [np.maximum(np.count_nonzero(~np.isnan(slabs), axis=axes), 1) for axes in ((1, 2), (0, 2), (0, 1))]
     step = max(1, _BLOCK // slabs[0].size)
     for start in range(0, len(slabs), step):
-        some = slabs[start : start + step].astype(np.float64) / (largest or 1.0)
-        power = (~np.isnan(some)).astype(np.float64)
-        some = np.nan_to_num(some, copy=False)
-        for place in range(1 + _MOMENTS):
+        some = np.divide(slabs[start : start + step], largest, dtype=np.float64)
+        if has_gaps:
+            np.nan_to_num(some, copy=False)
+        power = some.copy()
+        for place in range(_MOMENTS):
             _add([total[place] for total in sums], start, power)
             power *= some
-    unit = np.sqrt(sums[0][2].sum() / max(sums[0][0].sum(), 1.0)) or 1.0
+    unit = float(np.sqrt(sums[0][1].sum() / slabs.size)) or 1.0
     units = unit ** np.arange(1, 1 + _MOMENTS)
-    return tuple((total[1:] / np.maximum(total[0], 1.0)).T / units for total in sums)[: tensor.ndim]
+    return tuple((total / count).T / units for total, count in zip(sums, counts, strict=True))[: tensor.ndim]
+
+
+def _largest_magnitude(slabs: Floats) -> float:
+    """Of the entries that are not missing; fmax and fmin pass over NaN."""
+    largest = max(float(np.fmax.reduce(slabs, axis=None)), -float(np.fmin.reduce(slabs, axis=None)))
+    return largest if largest == largest else 0.0
 
 
 def by_place(tensor: Floats, axis: str, other: str, places: Matrix) -> Matrix:

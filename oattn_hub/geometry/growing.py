@@ -12,9 +12,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from oattn_hub.geometry.canonical import by_place, canonical_ranks, content_of_affinity, content_of_folders, tied
+from oattn_hub.geometry.canonical import (
+    all_different,
+    by_place,
+    canonical_ranks,
+    content_of_affinity,
+    content_of_folders,
+    tied,
+)
 from oattn_hub.geometry.checks import AXES, Floats, as_square, at_least, one_of
-from oattn_hub.geometry.markov import Component, components, diffusion
+from oattn_hub.geometry.markov import Component, components, connected, diffusion
 from oattn_hub.geometry.published import between_clusters, grow_as_published
 from oattn_hub.geometry.tree import PartitionTree
 
@@ -92,14 +99,14 @@ def settle_order(
     equals on one axis are ordered by what they are to the axes before, seen in the order of their leaves.
     """
     places: dict[str, Matrix] = {}
-    settled = {}
+    settled = dict(trees)
     for axis in (name for name in AXES if name in trees):
-        seen = [by_place(tensor, axis, other, places[other]) for other in places]
-        tree = in_canonical_order(trees[axis].labels, np.column_stack([content[axis], *seen]))
-        places[axis] = np.empty(tree.n)
-        places[axis][tree.leaf_order] = np.linspace(-1.0, 1.0, tree.n)
-        settled[axis] = tree
-    return {axis: settled[axis] for axis in trees}
+        if places and not all_different(content[axis]):
+            seen = [by_place(tensor, axis, other, places[other]) for other in places]
+            settled[axis] = in_canonical_order(trees[axis].labels, np.column_stack([content[axis], *seen]))
+        places[axis] = np.empty(settled[axis].n)
+        places[axis][settled[axis].leaf_order] = np.linspace(-1.0, 1.0, settled[axis].n)
+    return settled
 
 
 def _levels(part: Component, content: Matrix, constant: float) -> list[Labels]:
@@ -130,23 +137,29 @@ def _join(distances: Matrix, ranks: Labels, constant: float) -> Labels:
     error = _ERROR * limit + _ROUNDING * float(gaps.max())
     near = np.flatnonzero(gaps < limit - error)
     if not len(near):
-        return _linked(distances <= gaps.min() + error)
+        return connected(distances <= gaps.min() + error)
     order = near[_closest_first(gaps[near], ranks[first[near]], ranks[second[near]], error)]
-    home = np.arange(n).tolist()  # of each point, the point after which its cluster is named
+    return _joined(first[order].tolist(), second[order].tolist(), gaps[order].tolist(), n, limit / constant, error)
+
+
+def _joined(first: list[int], second: list[int], gaps: list[float], n: int, limit: float, error: float) -> Labels:
+    """The cluster of each of n points after the given pairs were visited in this order."""
+    home = list(range(n))  # of each point, the point after which its cluster is named
     size = [1] * n
-    for i, j, gap in zip(first[order].tolist(), second[order].tolist(), gaps[order].tolist(), strict=True):
-        if size[home[i]] > 1:
+    free = [True] * n
+    left = n
+    for i, j, gap in zip(first, second, gaps, strict=True):
+        if not free[i]:
             i, j = j, i
-        cluster = home[j]
-        if (
-            size[i] > 1
-            or home[i] != i
-            or (size[cluster] > 1 and gap >= limit / constant * 2.0 ** (1 - size[cluster]) - error)
-        ):
+        if not free[i] or (not free[j] and gap >= limit * 2.0 ** (1 - size[home[j]]) - error):
             continue
-        home[i] = cluster
-        size[cluster] += 1
-    return np.unique(home, return_inverse=True)[1]
+        left -= 1 + free[j]
+        home[i] = home[j]
+        size[home[j]] += 1
+        free[i] = free[j] = False
+        if left == 0:
+            break
+    return np.asarray(np.unique(home, return_inverse=True)[1], dtype=np.intp)
 
 
 def _closest_first(gaps: Matrix, first: Labels, second: Labels, error: float) -> Labels:
@@ -157,12 +170,6 @@ def _closest_first(gaps: Matrix, first: Labels, second: Labels, error: float) ->
     low, high = np.minimum(first, second)[order[same]], np.maximum(first, second)[order[same]]
     order[same] = order[same[np.lexsort((high, low, groups[same]))]]
     return order
-
-
-def _linked(links: NDArray[np.bool_]) -> Labels:
-    from scipy.sparse.csgraph import connected_components
-
-    return np.asarray(connected_components(links, directed=False)[1], dtype=np.intp)
 
 
 def binary_tree(affinity: ArrayLike, *, normalisation: str = "density", content: Matrix | None = None) -> PartitionTree:
@@ -203,14 +210,10 @@ def _halves(folder: Labels, graph: Matrix, content: Matrix, normalisation: str) 
     for number, part in enumerate(parts):
         labels[part.members] = number
     ranks = canonical_ranks(*content_of_folders(content[folder], labels))
-    line = [parts[number].members for number in np.argsort(ranks)]
-    line = [
-        members[_along(parts[number], content[folder[members]])]
-        for number, members in zip(np.argsort(ranks), line, strict=True)
-    ]
-    ranked = folder[np.concatenate(line)]
+    ordered = [parts[number] for number in np.argsort(ranks)]
+    line = np.concatenate([part.members[_along(part, content[folder[part.members]])] for part in ordered])
     middle = (len(folder) + 1) // 2
-    return [ranked[:middle], ranked[middle:]]
+    return [folder[line[:middle]], folder[line[middle:]]]
 
 
 def _along(part: Component, content: Matrix) -> Labels:

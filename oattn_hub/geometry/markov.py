@@ -98,19 +98,19 @@ def components(affinity: ArrayLike, n_eigenvectors: int = 12, normalisation: str
 
     Each has up to ``n_eigenvectors`` of them, and more where further eigenvalues equal the last one.
     """
+    graph = _links(affinity)
+    labels = connected(graph > 0.0)
+    groups = [np.flatnonzero(labels == number) for number in range(labels.max() + 1)]
+    return [_component(graph, members, n_eigenvectors, normalisation) for members in groups]
+
+
+def connected(links: NDArray[np.bool_]) -> NDArray[np.intp]:
+    """(n,) number of the component of each point, in the order of their first points."""
     from scipy.sparse.csgraph import connected_components
 
-    graph = _links(affinity)
-    count, labels = connected_components(graph > 0.0, directed=False)
-    return [
-        _component(
-            graph,
-            np.flatnonzero(labels == number) if count > 1 else np.arange(len(graph)),
-            n_eigenvectors,
-            normalisation,
-        )
-        for number in range(count)
-    ]
+    if links.all():
+        return np.zeros(len(links), dtype=np.intp)
+    return np.asarray(connected_components(links, directed=False)[1], dtype=np.intp)
 
 
 def _component(graph: Matrix, members: NDArray[np.intp], n_eigenvectors: int, normalisation: str) -> Component:

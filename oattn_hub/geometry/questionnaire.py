@@ -138,7 +138,7 @@ class Questionnaire:
         axes = AXES[: tensor.ndim]
         order = ("head", "query", "key") if tensor.ndim == 3 else ("key", "query")
         total = 2 + self.n_iters * len(order)
-        content = dict(zip(axes, content_of_tensor(tensor), strict=True))
+        content = dict(zip(axes, content_of_tensor(tensor, has_gaps), strict=True))
         self.initial_ = self._initial(tensor, content, progress, total)
         history: list[Iteration] = []
         trees = dict(self.initial_.trees)

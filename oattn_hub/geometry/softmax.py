@@ -18,7 +18,7 @@ from oattn_hub.geometry.checks import as_tensor
 from oattn_hub.geometry.dyadic import Scales
 from oattn_hub.geometry.holder import holder_exponent
 from oattn_hub.geometry.organise import OrganisedHead, organise_head
-from oattn_hub.geometry.paraproduct import Paraproduct, corollary, paraproduct
+from oattn_hub.geometry.paraproducts import Paraproduct, corollary, paraproduct
 from oattn_hub.geometry.questionnaire import Questionnaire
 from oattn_hub.geometry.tree import PartitionTree
 from oattn_hub.progress import Progress, silent

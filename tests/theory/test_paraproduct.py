@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from oattn_hub.errors import InvalidInput
 from oattn_hub.geometry import Nonlinearity, PartitionTree, Questionnaire, holder_exponent, paraproduct
-from oattn_hub.geometry.paraproduct import corollary, telescope
+from oattn_hub.geometry.paraproducts import corollary, telescope
 
 Float = NDArray[np.float64]
 NAMES = ["exp", "softmax", "tanh"]
