@@ -27,6 +27,8 @@ COUPLINGS = ("latest", "initial", "previous")
 TREE_TYPES = ("flexible", "binary")
 INITIAL_AFFINITIES = ("cosine", "gaussian")
 
+_ERROR = 1e-9  # slices closer than this part of their size are equal: noise of 1e-10 must not become a geometry
+
 
 @dataclass(frozen=True, eq=False)
 class Iteration:
@@ -138,6 +140,7 @@ class Questionnaire:
         axes = AXES[: tensor.ndim]
         order = ("head", "query", "key") if tensor.ndim == 3 else ("key", "query")
         total = 2 + self.n_iters * len(order)
+        size = sum(float(np.nansum(np.abs(rows), dtype=np.float64)) for rows in tensor) / tensor.size
         content = dict(zip(axes, content_of_tensor(tensor, has_gaps), strict=True))
         self.initial_ = self._initial(tensor, content, progress, total)
         history: list[Iteration] = []
@@ -151,6 +154,8 @@ class Questionnaire:
                     distances = emd_of_checked(
                         tensor, has_gaps, sources, axis, alpha=self.alpha, beta=self.beta, precision=self.precision
                     )
+                    if self.median != "published":
+                        distances[distances < _ERROR * size * self._weight(sources, axis)] = 0.0
                     made.distances[axis] = distances
                     self._grow(made, axis, distance_affinity(distances), content[axis])
                 trees[axis] = made.trees[axis]
@@ -209,6 +214,17 @@ class Questionnaire:
         if self.coupling == "previous":
             return {**latest, **before}  # in the first pass the head tree is the only one of its axis
         return latest
+
+    def _weight(self, sources: Mapping[str, PartitionTree], axis: str) -> float:
+        """The tree EMD from 0 to a slice of ones: what turns a typical entry into a typical distance."""
+        total = 1.0
+        for other, tree in sources.items():
+            if other != axis:
+                levels = enumerate(tree.sizes)
+                total *= sum(
+                    float(np.sum((n / tree.n) ** self.beta)) * 2.0 ** (-self.alpha * depth) for depth, n in levels
+                )
+        return total
 
     def _reuse(self, axis: str, history: list[Iteration], made: _Pass) -> bool:
         """Take over the head's part of the last pass where the same trees would give the same again."""
