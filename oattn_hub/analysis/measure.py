@@ -13,9 +13,11 @@ from typing import Any, Protocol, Self
 import numpy as np
 from threadpoolctl import threadpool_limits
 
+from oattn_hub.analysis.controls import control
 from oattn_hub.errors import FormatError
 from oattn_hub.files import read_tensors, write_tensors
 from oattn_hub.geometry import Questionnaire, binary_tree, diffusion, expansion, flexible_tree, stability
+from oattn_hub.geometry.checks import AXES
 from oattn_hub.records import Settings
 from oattn_hub.report.group import Array, GroupResult
 
@@ -39,7 +41,9 @@ class BatchMeasurement:
     """One batch of one group, organised and measured.
 
     Args:
-        entropies: (H,) head entropies; coefficients (H, m), supports (m,): what they are sums of.
+        entropies: (H,) head entropies, details (H,) without the constant function; coefficients (H, m), supports (m,):
+            what they are sums of.
+        convergence: (3,) last change of the query, key and head tree.
         network_coefficients: (m',) tri-Haar coefficients, largest support first; network_entropy: (1,).
         affinity: (H, H) between heads.
         distance_quantiles: (101,) quantiles of the distances between heads, in units of their median.
@@ -47,6 +51,8 @@ class BatchMeasurement:
     """
 
     entropies: Array
+    details: Array
+    convergence: Array
     coefficients: Array
     supports: Array
     network_coefficients: Array
@@ -83,7 +89,11 @@ def _measure(X: Array, settings: Settings) -> BatchMeasurement:
     network = expansion(X, trees, ("query", "key", "head"), settings.network_functions)
     return BatchMeasurement(
         entropies=heads.entropy(),
-        coefficients=heads.coefficients.T.astype(np.float32),
+        # the constant is the first function: none has a larger support, and its index is the smallest
+        details=heads.entropy() - heads.weights[0] * np.abs(heads.coefficients[0]),
+        convergence=np.array([organised.convergence_[axis][-1] for axis in AXES]),
+        # times their weights, so that their sizes add up to the entropy
+        coefficients=(heads.coefficients.T * heads.weights).astype(np.float32),
         supports=heads.supports,
         # as many as were asked for: those that tie with the last are in the entropy only
         network_coefficients=network.coefficients[: settings.network_functions].astype(np.float32),
@@ -130,6 +140,8 @@ def join_batches(
         diffusion=coordinates,
         diffusion_eigenvalues=eigenvalues,
         head_labels=_head_tree_labels(affinity, settings.questionnaire),
+        details=np.stack([batch.details for batch in batches]),
+        **control(sample, batches, settings),
     )
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from oattn_hub.records import Head
 from oattn_hub.report.answer import TOLERANCE, Answer, Removal, answer
+from oattn_hub.report.control_words import control_sentences
 from oattn_hub.report.evaluation_words import increase_words
 from oattn_hub.report.records import StabilityRecord
 
@@ -34,7 +35,11 @@ GLOSSARY = (
         "How far the outputs move when heads are removed. 0 is no change. For models that give probabilities it is the "
         "KL divergence in nats, for embedders 1 minus the cosine.",
     ),
-    ("95 %", "An interval that holds the true value in about 95 of 100 cases, found by drawing the inputs again."),
+    (
+        "95 %",
+        "An interval that holds the true value in about 95 of 100 cases: of entropies by Student's t over the batches, "
+        "of costs by drawing the inputs again.",
+    ),
 )
 
 
@@ -229,6 +234,7 @@ def entropy_sentences(report: Report) -> list[str]:
     for record, network in zip(report.stability, report.network, strict=True):
         place = f"In {record.group}, " if several else ""
         sentences += [_capital(place + text) for text in (_lowest(record), _agreement(record, network.n_heads)) if text]
+        sentences += [_capital(place + text) for text in control_sentences(report.groups[record.group])]
     return sentences
 
 

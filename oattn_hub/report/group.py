@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from oattn_hub.errors import FormatError, InvalidInput
 from oattn_hub.report.contexts import Sample, sample_arrays, samples_from
-from oattn_hub.report.records import HeadRecord, NetworkRecord, StabilityRecord
+from oattn_hub.report.records import Controls, HeadRecord, NetworkRecord, StabilityRecord
 
 if TYPE_CHECKING:
     from oattn_hub.geometry import PartitionTree
@@ -44,6 +44,10 @@ class GroupResult:
         diffusion: (H, d) diffusion coordinates of the mean affinity; diffusion_eigenvalues: (d,).
         head_labels: (levels, H) head tree of the mean affinity, root first.
         samples: the attention of a few contexts with their query and key trees, to be looked at.
+        details: (B, H) the entropies without the constant function, the head's mean.
+        tree_spread: (H,) standard deviation of the sample batch's entropies over trees of slightly perturbed copies.
+        controls: what the ranking owes to the method's choices; see ``Controls``.
+        The last three are None in reports of older versions.
     """
 
     name: str
@@ -73,6 +77,9 @@ class GroupResult:
     diffusion_eigenvalues: Array
     head_labels: Array
     samples: tuple[Sample, ...] = ()
+    details: Array | None = None
+    tree_spread: Array | None = None
+    controls: Controls | None = None
 
     def __post_init__(self) -> None:
         per_head = len(self.layers)
@@ -145,17 +152,21 @@ class GroupResult:
         plain = {name: value for name, value in values.items() if name not in arrays and name != "samples"}
         for name in ("jaccard", "spearman"):  # JSON has no NaN
             plain[name] = None if np.isnan(plain[name]) else plain[name]
+        plain["controls"] = self.controls.to_json() if self.controls is not None else None
         return plain, {**arrays, **sample_arrays(self.samples)}
 
     @classmethod
     def from_parts(cls, plain: dict[str, Any], arrays: dict[str, Array]) -> Self:
         """The group back from :meth:`to_parts`."""
-        values = {**plain, **arrays, "samples": samples_from(arrays)}
+        values = dict.fromkeys(("details", "tree_spread", "controls")) | plain | arrays
+        values["samples"] = samples_from(arrays)
         if missing := sorted({item.name for item in fields(cls)} - set(values)):
             raise FormatError(f"Group {plain.get('name')!r} of the report misses {', '.join(missing)}.")
         for name in ("jaccard", "spearman"):
             values[name] = float("nan") if values[name] is None else values[name]
         values["layer_names"] = tuple(values["layer_names"])
+        if values["controls"] is not None:
+            values["controls"] = Controls.from_json(values["controls"])
         return cls(**{item.name: values[item.name] for item in fields(cls)})
 
 

@@ -8,11 +8,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from scipy.stats import spearmanr
 
 from oattn_hub.analysis.measure import join_batches, measure_batch
-from oattn_hub.geometry import Questionnaire, diffusion, flexible_tree
+from oattn_hub.geometry import Questionnaire, diffusion, flexible_tree, head_entropies
 from oattn_hub.records import Settings
 from oattn_hub.report import GroupResult
+from oattn_hub.report.control_words import control_sentences
 
 Array = NDArray[Any]
 
@@ -54,3 +56,39 @@ def test_the_network_entropy_counts_what_ties_at_the_end() -> None:
     shown = np.abs(group.network_coefficients, dtype=np.float64).sum(axis=1)
     assert group.network_coefficients.shape == (2, 100)
     np.testing.assert_allclose(group.network_entropies, shown, rtol=0.2)
+
+
+def test_a_group_says_what_its_ranking_owes_to_the_method() -> None:
+    batches = tensors(4)
+    group = joined(batches)
+    assert group.controls is not None
+    assert group.tree_spread is not None
+    trees = Questionnaire().fit(batches[0]).trees_
+    everything = spearmanr(group.entropies[0], head_entropies(batches[0], trees, None)).statistic
+    assert group.controls.all_functions == pytest.approx(everything)
+    rows = -np.sum(batches[0] * np.log(batches[0]), axis=1).mean(axis=0)
+    assert group.controls.shannon == pytest.approx(spearmanr(group.entropies[0], rows).statistic)
+    assert (group.tree_spread >= 0).all()
+    assert set(group.controls.convergence) == {"query", "key", "head"}
+    told = " ".join(control_sentences(group))
+    for word in ("Shannon", "shuffled", "Haar functions", "noise", "pass"):
+        assert word in told
+    assert "too few" not in told
+    assert "too few" in " ".join(control_sentences(joined(batches[:3])))
+
+
+def test_controls_survive_the_round_trip() -> None:
+    group = joined(tensors(2))
+    again = GroupResult.from_parts(*group.to_parts())
+    assert again.controls == group.controls
+    assert again.details is not None
+    np.testing.assert_array_equal(again.details, group.details)
+
+
+def test_details_are_the_entropies_without_the_constant_on_every_batch() -> None:
+    batches = tensors(3)
+    group = joined(batches)
+    assert group.details is not None
+    for X, detail in zip(batches, group.details, strict=True):
+        expected = head_entropies(X, Questionnaire().fit(X).trees_, constant=False)
+        np.testing.assert_allclose(detail, expected, rtol=1e-9)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
-from scipy.stats import spearmanr
+from scipy.stats import spearmanr, t
 
 from oattn_hub.errors import InvalidInput
 from oattn_hub.geometry import stability
+
+DATA = Path(__file__).parents[1] / "data/geometry"
 
 
 def test_counts_of_bottom_and_top() -> None:
@@ -35,17 +39,41 @@ def test_intervals_hold_the_mean_and_are_repeatable() -> None:
     assert (result.mean_low <= result.mean).all()
     assert (result.mean <= result.mean_high).all()
     assert (result.rank_low <= result.rank_high).all()
-    assert np.array_equal(result.mean_low, again.mean_low)
-    assert not np.array_equal(result.mean_low, stability(scores, seed=4).mean_low)
+    assert np.array_equal(result.rank_low, again.rank_low)
+    assert not np.array_equal(result.rank_low, stability(scores, seed=4).rank_low)
     np.testing.assert_allclose(result.mean, scores.mean(axis=0))
 
 
-def test_bootstrap_interval_covers_the_truth() -> None:
-    """95 % intervals of a mean over 30 batches: about 95 % of 400 heads are covered."""
-    scores = np.random.default_rng(2).normal(size=(30, 400))
+def test_the_interval_of_a_mean_is_students_t() -> None:
+    scores = np.random.default_rng(2).random((5, 40)) + 1.0
     result = stability(scores)
-    covered = np.mean((result.mean_low <= 0) & (result.mean_high >= 0))
-    assert 0.9 <= covered <= 0.98
+    relative = scores.std(axis=0, ddof=1) / scores.mean(axis=0)
+    usual = relative > np.quantile(relative, 0.25)
+    low, high = t.interval(0.95, 4, scores.mean(axis=0), scores.std(axis=0, ddof=1) / np.sqrt(5))
+    np.testing.assert_allclose(result.mean_low[usual], low[usual])
+    np.testing.assert_allclose(result.mean_high[usual], high[usual])
+    assert (result.mean_high - result.mean_low >= high - low - 1e-12).all()  # heads that happened to agree are no surer
+
+
+@pytest.mark.parametrize("batches", [4, 6, 10])
+def test_intervals_cover_what_they_say_on_real_batches(batches: int) -> None:
+    """Entropies of 22 real inputs stand for all inputs: 95 % intervals from a few of them cover their mean."""
+    every = np.load(DATA / "minilm_entropies_22x72.npz")["entropies"]
+    truth, place = every.mean(axis=0), np.argsort(np.argsort(every.mean(axis=0)))
+    rng = np.random.default_rng(batches)
+    means, ranks = [], []
+    for _ in range(60):
+        result = stability(every[rng.integers(len(every), size=batches)], n_draws=300)
+        means.append((result.mean_low <= truth) & (truth <= result.mean_high))
+        ranks.append((result.rank_low <= place) & (place <= result.rank_high))
+    assert 0.93 <= np.mean(means) <= 0.97
+    assert 0.93 <= np.mean(ranks)
+    assert not result.too_few
+
+
+def test_few_batches_are_called_too_few() -> None:
+    scores = np.random.default_rng(3).random((4, 5))
+    assert [stability(scores[:count]).too_few for count in (1, 2, 3, 4)] == [True, True, True, False]
 
 
 def test_one_batch_has_no_agreement_to_measure() -> None:

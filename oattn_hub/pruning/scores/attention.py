@@ -8,7 +8,7 @@ import numpy as np
 
 from oattn_hub.errors import InvalidInput
 from oattn_hub.pruning.scores.base import Score, Subject, Values
-from oattn_hub.report import Report
+from oattn_hub.report import GroupResult, Report
 
 
 def _report(subject: Subject) -> Report:
@@ -44,7 +44,14 @@ def _haar(subject: Subject) -> Values:
 
 def _haar_detail(subject: Subject) -> Values:
     groups = _report(subject).groups
-    return across_groups(subject, {name: np.abs(g.coefficients[:, 1:]).sum(axis=1) for name, g in groups.items()})
+    return across_groups(subject, {name: _details(group).mean(axis=0) for name, group in groups.items()})
+
+
+def _details(group: GroupResult) -> Values:
+    """(batches, heads) entropies without the constant function."""
+    if group.details is None:
+        raise InvalidInput("This report is of an older version, which kept no details per batch. Analyse again.")
+    return group.details
 
 
 def _shannon(subject: Subject) -> Values:

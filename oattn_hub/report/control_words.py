@@ -1,0 +1,95 @@
+"""The controls of a group in plain sentences: what its ranking of heads owes to the method's choices."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from oattn_hub.geometry.agreement import FEWEST_BATCHES
+
+if TYPE_CHECKING:
+    from oattn_hub.report.group import GroupResult
+
+_STILL_MOVING = 0.02  # of the tree metric, which runs from 0 to 1
+
+
+def control_sentences(group: GroupResult) -> list[str]:
+    """One sentence for each control, in lower case; none for a report of an older version."""
+    controls = group.controls
+    if controls is None:
+        return [_few(group)] if group.n_batches < FEWEST_BATCHES else []
+    sentences = [_few(group)] if group.n_batches < FEWEST_BATCHES else []
+    if controls.shannon is not None:
+        sentences.append(
+            f"the entropies rank the heads {_alike(controls.shannon)} the plain Shannon entropy of their attention "
+            f"rows (rank correlation {controls.shannon:.2f}): {_adds(controls.shannon)}."
+        )
+    if controls.shuffled is not None:
+        sentences.append(
+            f"on trees with shuffled leaves the ranking is {_kept(controls.shuffled)} (rank correlation "
+            f"{controls.shuffled:.2f}): {_organisation(controls.shuffled)}."
+        )
+    if controls.fewer is not None and controls.all_functions is not None:
+        sentences.append(
+            f"with {controls.fewer_functions} Haar functions instead of the usual number the rank correlation is "
+            f"{controls.fewer:.2f}, with all of them {controls.all_functions:.2f}: "
+            f"{_choice(min(controls.fewer, controls.all_functions))}."
+        )
+    return [*sentences, *_chance(group), _convergence(group)]
+
+
+def _few(group: GroupResult) -> str:
+    return (
+        f"{group.n_batches} batches are too few for intervals that hold what they say; give at least {FEWEST_BATCHES}, "
+        "better 6 or more."
+    )
+
+
+def _chance(group: GroupResult) -> list[str]:
+    controls = group.controls
+    if controls is None or group.tree_spread is None or controls.perturbed is None:
+        return []
+    mean = group.entropies[0]
+    share = np.divide(group.tree_spread, mean, out=np.zeros_like(mean), where=mean > 0)
+    return [
+        f"noise of {100 * controls.perturbation:g} % grows other trees: that alone moves a head's entropy by "
+        f"{100 * float(np.median(share)):.1f} % (median head; the most {100 * float(share.max()):.0f} %) and leaves a "
+        f"rank correlation of {controls.perturbed:.3f}; the intervals contain it, as every batch has its own trees."
+    ]
+
+
+def _convergence(group: GroupResult) -> str:
+    assert group.controls is not None
+    changes = {axis: value for axis, value in group.controls.convergence.items() if value == value}
+    if not changes:
+        return "the questionnaire made one pass, so whether its trees settle is not known."
+    named = ", ".join(f"{value:.3f} ({axis})" for axis, value in changes.items())
+    verdict = "still move" if max(changes.values()) > _STILL_MOVING else "have settled"
+    return f"the trees {verdict}: the last pass changed their metric, which runs from 0 to 1, by {named}."
+
+
+def _alike(correlation: float) -> str:
+    return "much like" if correlation > 0.8 else "opposite to" if correlation < -0.8 else "otherwise than"
+
+
+def _adds(correlation: float) -> str:
+    if abs(correlation) > 0.8:
+        return "most of the ranking can be had without any geometry"
+    return "it says something that row entropies do not"
+
+
+def _kept(correlation: float) -> str:
+    return "nearly the same" if correlation > 0.9 else "partly the same" if correlation > 0.5 else "another one"
+
+
+def _organisation(correlation: float) -> str:
+    if correlation > 0.9:
+        return "the shape of the trees matters here, which token lies in which folder hardly does"
+    return "it depends on which token lies in which folder"
+
+
+def _choice(correlation: float) -> str:
+    if correlation > 0.9:
+        return "their number hardly decides the ranking"
+    return "the ranking depends on how many functions are counted, which the paper sets to 400 without a reason"
