@@ -67,7 +67,7 @@ def test_intervals_cover_what_they_say_on_real_batches(batches: int) -> None:
         means.append((result.mean_low <= truth) & (truth <= result.mean_high))
         ranks.append((result.rank_low <= place) & (place <= result.rank_high))
     assert 0.93 <= np.mean(means) <= 0.97
-    assert 0.93 <= np.mean(ranks)
+    assert np.mean(ranks) >= 0.93
     assert not result.too_few
 
 
