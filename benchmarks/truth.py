@@ -81,7 +81,8 @@ def chance(batches: list[Array], plain: Array, copies: int, rng: np.random.Gener
     one, averaged = stability(plain), stability(other.mean(axis=1))
     return (
         f"relative spread {100 * np.median(spread):.1f} % (median), {100 * spread.max():.0f} % (most); "
-        f"{100 * share:.0f} % of the variance over inputs; rank correlation between inputs {one.spearman:.3f}, with entropies averaged over "
+        f"{100 * share:.0f} % of the variance over inputs; "
+        f"rank correlation between inputs {one.spearman:.3f}, with entropies averaged over "
         f"{copies} trees {averaged.spearman:.3f}; Jaccard {one.jaccard:.2f}, {averaged.jaccard:.2f}"
     )
 
