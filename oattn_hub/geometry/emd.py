@@ -113,7 +113,7 @@ def tree_emd(
         X: (query, key, head) or (query, key), float32 or float64; it is not changed.
         trees: Axis name to tree, for all axes but ``axis``.
         axis: Name or number of the axis whose slices are compared.
-        alpha: Falls the weight of a folder by 2^-alpha per level.
+        alpha: Reduces the weight of a folder by 2^-alpha per level.
         beta: Raises the folder's share of the points to this power.
         precision: ``"float32"`` compares the vectors, centred, in float32 and sums in float64: twice as fast, with
             errors of about 1e-7 of the typical distance. ``"auto"`` does so from 1e9 pairs of numbers on.

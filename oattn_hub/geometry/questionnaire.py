@@ -59,7 +59,7 @@ class Questionnaire:
         zero_is_missing: Whether the initial cosine affinity ignores exact zeros, as the authors' code does.
         tree: ``"flexible"`` or ``"binary"``.
         initial: ``"cosine"`` or ``"gaussian"`` affinity to start from.
-        alpha: Falls the weight of a folder by 2^-alpha per level.
+        alpha: Reduces the weight of a folder by 2^-alpha per level.
         beta: Raises the folder's share of the points to this power.
         constant: Divides the median distance when clusters join; larger values make smaller folders.
         n_eigenvectors: How many eigenvectors the diffusion distance uses.
