@@ -7,6 +7,8 @@ all of it, and such points can be exchanged without changing a result.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -51,16 +53,16 @@ def all_different(content: Matrix) -> bool:
 def _groups(sizes: NDArray[np.intp], content: Matrix) -> NDArray[np.intp]:
     """The same for folders of equal size and content, rising in the canonical order."""
     groups = np.zeros(len(sizes), dtype=np.intp)
-    for values, tolerance in ((-sizes, 0.0), *((-column, SAME) for column in content.T)):
-        order = np.lexsort((values, groups))
-        parted = (np.diff(values[order]) > tolerance) | (np.diff(groups[order]) > 0)
+    for values in (sizes.astype(np.float64), *content.T):
+        order = np.lexsort((-values, groups))
+        parted = (-np.diff(values[order]) > SAME) | (np.diff(groups[order]) > 0)
         groups[order] = np.append(0, np.cumsum(parted))
         if groups[order[-1]] == len(sizes) - 1:
             break  # all are told apart
     return groups
 
 
-def content_of_folders(content: Matrix, labels: NDArray[np.intp]) -> tuple[NDArray[np.intp], Matrix]:
+def content_of_folders(content: Matrix, labels: NDArray[np.integer[Any]]) -> tuple[NDArray[np.intp], Matrix]:
     """The number of points of each folder, and the mean of their content: the moments of the tensor over the folder."""
     sizes = np.bincount(labels)
     sums = [np.bincount(labels, weights=column) for column in content.T]
