@@ -106,7 +106,7 @@ def _spread(scores: NDArray[np.float64]) -> NDArray[np.float64]:
     sizes = np.abs(scores.mean(axis=0))
     own = scores.std(axis=0, ddof=1)
     relative = np.divide(own, sizes, out=np.zeros_like(own), where=sizes > 0)
-    return np.maximum(own, np.quantile(relative, 0.25) * sizes)
+    return np.asarray(np.maximum(own, np.quantile(relative, 0.25) * sizes))
 
 
 def _half_width(scores: NDArray[np.float64], confidence: float) -> NDArray[np.float64]:
@@ -124,7 +124,7 @@ def _drawn_means(scores: NDArray[np.float64], seed: int, n_draws: int) -> NDArra
     n_batches = len(scores)
     mean = scores.mean(axis=0)
     if n_batches == 1:
-        return mean[None]
+        return np.asarray(mean[None])
     rng = np.random.default_rng(seed)
     own = scores.std(axis=0, ddof=1)
     # a head whose batches happen to agree gets the spread that _spread gives it, in a direction of its own
