@@ -158,7 +158,7 @@ class GroupResult:
     @classmethod
     def from_parts(cls, plain: dict[str, Any], arrays: dict[str, Array]) -> Self:
         """The group back from :meth:`to_parts`."""
-        values = dict.fromkeys(("details", "tree_spread", "controls")) | plain | arrays
+        values: dict[str, Any] = dict.fromkeys(("details", "tree_spread", "controls")) | plain | arrays
         values["samples"] = samples_from(arrays)
         if missing := sorted({item.name for item in fields(cls)} - set(values)):
             raise FormatError(f"Group {plain.get('name')!r} of the report misses {', '.join(missing)}.")
