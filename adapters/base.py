@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from oattn_hub.adapters.layout import HeadLayout, guess_layout
-from oattn_hub.adapters.site import COPIES, MASKED_BELOW, AttentionSite, find_below
+from oattn_hub.adapters.guess import guess_kv_heads, guess_layout, guess_output
+from oattn_hub.adapters.layout import HeadLayout
+from oattn_hub.adapters.learned import Learned, learned_about
+from oattn_hub.adapters.site import COPIES, MASKED_BELOW, AttentionSite
 from oattn_hub.errors import AdapterError
 
 if TYPE_CHECKING:
@@ -73,13 +76,50 @@ class Adapter:
         """The attention layers of the model in model order; found once."""
         sites: list[AttentionSite] = []
         for name, module in self.model.named_modules():
-            sites += self.sites_at(name, module, first_layer=len(sites))
+            if name in self.left_out:
+                continue
+            found = self.sites_at(name, module, first_layer=len(sites))
+            sites += found or self._learned_sites(name, module, first_layer=len(sites))
         return sites
+
+    @cached_property
+    def learned(self) -> dict[str, Learned]:
+        """What forward calls have taught about the model, by module name."""
+        return learned_about(self.model)
+
+    def learn(self, name: str, **facts: int) -> None:
+        """Remember something about a module that a forward call has shown; the sites are then found anew."""
+        self.learned[name] = replace(self.learned.get(name, Learned()), **facts)
+        self.__dict__.pop("sites", None)
+
+    def _learned_sites(
+        self, name: str, module: nn.Module, first_layer: int, known: Learned | None = None
+    ) -> list[AttentionSite]:
+        known = known or self.learned.get(name)
+        if known is None or known.n_heads == 0:
+            return []
+        group = _first_match(name, WATCHED_GROUPS)
+        layout = guess_layout(module, known.n_heads)
+        n_kv_heads = guess_kv_heads(module, layout, known.n_heads) or known.n_kv_heads or known.n_heads
+        counts = (known.n_heads, n_kv_heads, None)
+        site = AttentionSite(name, module, group, first_layer, *counts, "watched", described=layout)
+        return _turns(site, known.passes)
+
+    def choose(self, running: Sequence[nn.Module], shape: Sequence[int]) -> int:
+        """Which of the running modules, from the inside out, attention of this shape belongs to."""
+        return with_output(running, _count_heads(running[0], shape))
+
+    def site_of_call(self, name: str, module: nn.Module, shape: Sequence[int], n_kv_heads: int) -> AttentionSite:
+        """A site, not yet numbered, for attention of this shape, met in a module that nobody described."""
+        n_heads = _count_heads(module, shape)
+        n_kv_heads = n_kv_heads if n_kv_heads and n_heads % n_kv_heads == 0 else n_heads
+        return self._learned_sites(name, module, -1, Learned(n_heads, n_kv_heads))[0]
 
     @cached_property
     def left_out(self) -> dict[str, str]:
         """Modules left out on purpose: dotted name -> why they are not attention between tokens."""
-        reasons = {name: _lookup(module, self.not_token_attention) for name, module in self.model.named_modules()}
+        known = {**self.not_token_attention, **NOT_BETWEEN_TOKENS}
+        reasons = {name: _lookup(module, known) for name, module in self.model.named_modules()}
         return {name: reason for name, reason in reasons.items() if reason is not None}
 
     def claims(self) -> int:
@@ -114,35 +154,33 @@ class Adapter:
         kind = self.site_kind(name, module)
         if kind is None:
             return []
-        passes = self.passes(self.model, name, module)
-        labels = [name] if passes == 1 else [f"{name}#{index}" for index in range(passes)]
-        group = next(group for pattern, group in self.groups.items() if fnmatchcase(name, pattern))
-        return [
-            AttentionSite(
-                name=label,
-                module=module,
-                group=group,
-                layer=first_layer + turn,
-                n_heads=len(copies["places"]) if (copies := getattr(module, COPIES, None)) else self.n_heads(module),
-                n_kv_heads=self.n_kv_heads(module),
-                head_dim=self.head_dim(module),
-                kind=kind,
-                head_axis=self.head_axes.get(kind, -3),
-                masked_below=self.masked_below,
-                streams=self.streams,
-                described=self.layout_of(group, kind, module),
-                turn=turn,
-                n_turns=passes,
-            )
-            for turn, label in enumerate(labels)
-        ]
+        passes = max(self.passes(self.model, name, module), self.learned.get(name, Learned()).passes)
+        group = _first_match(name, self.groups)
+        n_heads = len(copies["places"]) if (copies := getattr(module, COPIES, None)) else self.n_heads(module)
+        layout, n_kv_heads = self._described(group, kind), self.n_kv_heads(module)
+        if layout is None:
+            layout = guess_layout(module, n_heads)
+            n_kv_heads = guess_kv_heads(module, layout, n_heads) or n_kv_heads
+        site = AttentionSite(
+            name=name,
+            module=module,
+            group=group,
+            layer=first_layer,
+            n_heads=n_heads,
+            n_kv_heads=n_kv_heads,
+            head_dim=self.head_dim(module),
+            kind=kind,
+            head_axis=self.head_axes.get(kind, -3),
+            masked_below=self.masked_below,
+            streams=self.streams,
+            described=layout,
+        )
+        return _turns(site, passes)
 
-    def layout_of(self, group: str, kind: str, module: nn.Module) -> HeadLayout | None:
-        """The layout for a site: as described, else guessed from the names of the module's parts, else None."""
-        layout = self.layout
-        if isinstance(layout, Mapping):
-            layout = layout.get(group) or layout.get(kind)
-        return layout or guess_layout(lambda path: find_below(module, path) is not None)
+    def _described(self, group: str, kind: str) -> HeadLayout | None:
+        if isinstance(self.layout, Mapping):
+            return self.layout.get(group) or self.layout.get(kind)
+        return self.layout
 
     # What a family may override ---------------------------------------------------------------------------------------
 
@@ -171,6 +209,61 @@ class Adapter:
     def head_dim(self, module: nn.Module) -> int | None:
         """Width of one head's query and key, if the module says so."""
         return find_attribute(module, _HEAD_DIM_ATTRIBUTES)
+
+
+# Attention of no family that is never a matrix between tokens: pattern of a qualified class name -> why.
+NOT_BETWEEN_TOKENS = {
+    "*Deformable*Attention*": "deformable attention: weights over a few sampled points, made from one token",
+}
+
+# Groups of layers in modules that nobody described.
+WATCHED_GROUPS = {
+    "*cross*": "cross",
+    "*encoder_attn*": "cross",
+    "*vision*": "vision",
+    "*visual*": "vision",
+    "*image*": "vision",
+    "*audio*": "audio",
+    "*decoder*": "decoder",
+    "*encoder*": "encoder",
+    "*": "self",  # which of the two it is, a module's name does not say
+}
+
+
+def _first_match(name: str, groups: Mapping[str, str]) -> str:
+    return next(group for pattern, group in groups.items() if fnmatchcase(name, pattern))
+
+
+def with_output(modules: Sequence[nn.Module], n_heads: int) -> int:
+    """Which of some modules, from the inside out, is the smallest that also holds the output projection."""
+    for index, module in enumerate(modules[:2]):
+        if guess_output(module, n_heads) is not None and (index == 0 or called_attention(module)):
+            return index
+    return 0
+
+
+def called_attention(module: nn.Module) -> bool:
+    """Whether a module's class, or a base of it, is called attention."""
+    classes = [name.rsplit(".", 1)[-1].lower() for name in qualified_names(module)]
+    return any(word in name for name in classes for word in ("attention", "attn", "msa"))
+
+
+def _turns(site: AttentionSite, passes: int) -> list[AttentionSite]:
+    """The site itself, or one for each pass through its module."""
+    if passes == 1:
+        return [site]
+    return [
+        replace(site, name=f"{site.name}#{turn}", layer=site.layer + turn, turn=turn, n_turns=passes)
+        for turn in range(passes)
+    ]
+
+
+def _count_heads(module: nn.Module, shape: Sequence[int]) -> int:
+    """How many heads attention of this shape has: (…, head, query, key), or (context * head, query, key)."""
+    declared = find_attribute(module, _HEAD_ATTRIBUTES)
+    if len(shape) == 3:
+        return declared if declared and shape[0] % declared == 0 else 1
+    return declared if declared in shape[:-2] else shape[-3]
 
 
 def qualified_names(module: nn.Module) -> list[str]:

@@ -14,7 +14,7 @@ those are and in how heads are laid along the axis, and both can be written down
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -128,43 +128,3 @@ MULTIHEAD = HeadLayout(
     counts={"num_heads": "heads"},
     behaviours=("multihead",),
 )
-
-
-# What modules that nobody described usually call their parts, and the counts they usually read.
-_OUTPUTS = ("o_proj", "out_proj", "proj", "c_proj", "Wo", "wo", "to_out.0", "out_lin", "dense", "output.dense")
-_SPLITS = (
-    ("q_proj", "k_proj", "v_proj"),
-    ("query", "key", "value"),
-    ("to_q", "to_k", "to_v"),
-    ("wq", "wk", "wv"),
-    ("q", "k", "v"),
-)
-_FUSED = ("qkv", "Wqkv", "qkv_proj", "in_proj", "to_qkv")
-_COUNTS: Mapping[str, Count] = {
-    **dict.fromkeys(("num_attention_heads", "num_heads", "n_heads", "n_head", "heads"), "heads"),
-    **dict.fromkeys(("num_key_value_heads", "num_kv_heads"), "kv_heads"),
-    **dict.fromkeys(("num_key_value_groups",), "group"),
-    **dict.fromkeys(("all_head_size", "inner_dim", "attn_dim"), "width"),
-}
-
-
-def guess_layout(has: Callable[[str], bool]) -> HeadLayout | None:
-    """The layout of an undescribed module by the names of its parts, or None; ``has(path)`` says whether one exists.
-
-    >>> guess_layout({"Wqkv", "Wo"}.__contains__).output.path
-    'Wo'
-    """
-    output = next((path for path in _OUTPUTS if has(path)), None)
-    if output is None:
-        return None
-    options: dict[str, Any] = {
-        "counts": _COUNTS,
-        "behaviours": ("fixed_width",),
-        "joint_norms": ("norm", "q_norm", "k_norm"),
-    }
-    for names in _SPLITS:
-        if all(has(name) for name in names):
-            return split(*names, output, **options)
-    qkv = next((path for path in _FUSED if has(path)), None)
-    refusal = "" if qkv else "its query, key and value projections have names that are not known"
-    return fused(qkv or "", output, refusal=refusal, **options)

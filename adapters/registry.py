@@ -74,19 +74,13 @@ def adapt(model: nn.Module, adapter: str | Adapter | type[Adapter] | None = None
     """The adapter that serves ``model``, bound to it: the one given, or the one that knows its modules.
 
     A model whose parts belong to several families gets them all (``clip+torch``); a model no family describes falls to
-    ``generic``; a model without attention raises.
+    ``generic``. Attention in modules that nobody described is found by the first forward call that is captured.
 
     >>> import torch
     >>> [site.n_heads for site in adapt(torch.nn.TransformerEncoderLayer(16, nhead=2)).sites]
     [2]
     """
-    bound = _bind(model, _best_match(model) if adapter is None else adapter)
-    if not bound.sites and not bound.left_out:
-        raise AdapterError(
-            f"Adapter {bound.name!r} finds no attention in {type(model).__qualname__}. If the model has attention, "
-            "describe it with a subclass of oattn_hub.adapters.Adapter and @oattn_hub.adapters.register."
-        )
-    return bound
+    return _bind(model, _best_match(model) if adapter is None else adapter)
 
 
 def _bind(model: nn.Module, adapter: str | Adapter | type[Adapter]) -> Adapter:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 #: An additive mask entry at or below this value means "masked"; values above it are position terms.
-MASKED_BELOW = -1e4
+MASKED_BELOW = -1e4  # also in attention/masks.py, which this file cannot import: it needs torch
 
 #: Where a cut module says that it computes copies of heads to keep groups of queries even: how many heads attention
 #: runs with, and the places of the real ones among them.

@@ -27,6 +27,13 @@ class Heads:
     count: int
     axis: int = -3
 
+    def fitted(self, shape: tuple[int, ...]) -> Heads:
+        """The same heads on the axis of ``shape`` that has as many entries, if that is another one."""
+        if len(shape) <= 3 or shape[self.axis] == self.count:
+            return self
+        axes = [axis for axis in range(len(shape) - 2) if shape[axis] == self.count]
+        return Heads(self.count, axes[0] - len(shape)) if len(axes) == 1 else self
+
 
 class UnexpectedShape(Exception):
     """A softmax or product inside an attention module that is not (context, head, query, key)."""
@@ -81,12 +88,21 @@ class SoftmaxCall(AttentionCall):
         cls, logits: Tensor, probs: Tensor, dim: int, heads: Heads, trace: MaskTrace | None
     ) -> SoftmaxCall:
         """Read a call off a softmax over ``dim``; ``trace`` is needed for scores and logits."""
+        heads = heads.fitted(tuple(probs.shape)) if dim % probs.ndim == probs.ndim - 1 else heads
         output = _four_axes(probs, dim, heads)
         if trace is None:
             return cls(_shape(output), None, None, output)
         values, masked = trace.unmask(logits)
         masked = None if masked is None else _four_axes(masked.broadcast_to(logits.shape), dim, heads)
         return cls(_shape(output), masked, _four_axes(values.broadcast_to(logits.shape), dim, heads), output)
+
+    def first_keys(self, count: int) -> SoftmaxCall:
+        """The call without its last columns: sinks, which take weight and give no value."""
+        if count == self.shape[3]:
+            return self
+        masked = self.masked if self.masked is None or self.masked.shape[3] == 1 else self.masked[..., :count]
+        scores = None if self.scores is None else self.scores[..., :count]
+        return SoftmaxCall((*self.shape[:3], count), masked, scores, self.probs[..., :count])
 
     def _block(self, heads: slice, kinds: tuple[str, ...]) -> dict[str, Tensor]:
         block = {}
@@ -123,6 +139,7 @@ class DotProductCall(AttentionCall):
     ) -> DotProductCall:
         """Read a call off the arguments of ``scaled_dot_product_attention``."""
         query, key, attn_mask = _unpack_single_query(query, key, attn_mask, heads.count)
+        heads = heads.fitted(tuple(query.shape))
         lead = torch.broadcast_shapes(query.shape[:-3], key.shape[:-3])
         q, k = (_heads_third(x.expand(*lead, *x.shape[-3:]) if x.ndim > 3 else x, heads) for x in (query, key))
         shape = (q.shape[0], q.shape[1], q.shape[2], k.shape[2])
@@ -150,6 +167,31 @@ class DotProductCall(AttentionCall):
             return torch.softmax(scores, dim=-1)
         # A row with nothing to attend to (a padding query) is 0/0; torch's kernels return zeros for it.
         return torch.softmax(scores.masked_fill(_of_heads(self.masked, heads), -math.inf), dim=-1).nan_to_num(0.0)
+
+
+@dataclass
+class JoinedCall(AttentionCall):
+    """Several calls of one pass, each over tokens of its own (an image, a window): contexts of one layer."""
+
+    calls: tuple[AttentionCall, ...]
+
+    @classmethod
+    def of(cls, calls: Sequence[AttentionCall]) -> JoinedCall:
+        """Calls over fewer tokens are contexts with padding at their end."""
+        queries, keys = (max(call.shape[axis] for call in calls) for axis in (2, 3))
+        return cls((sum(call.shape[0] for call in calls), calls[0].shape[1], queries, keys), None, tuple(calls))
+
+    def lengths(self, axis: int) -> list[int]:
+        """Tokens of every context."""
+        return [call.shape[axis] for call in self.calls for _ in range(call.shape[0])]
+
+    def _block(self, heads: slice, kinds: tuple[str, ...]) -> dict[str, Tensor]:
+        blocks = [call._block(heads, kinds) for call in self.calls]
+        return {kind: torch.cat([self._padded(block[kind], kind) for block in blocks]) for kind in kinds}
+
+    def _padded(self, block: Tensor, kind: str) -> Tensor:
+        missing = (0, self.shape[3] - block.shape[3], 0, self.shape[2] - block.shape[2])
+        return torch.nn.functional.pad(block, missing, value=0.0 if kind == "probs" else math.nan)
 
 
 def _read_mask(

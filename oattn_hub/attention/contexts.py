@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +26,15 @@ class RealTokens:
     def kept(self) -> tuple[Tensor | None, Tensor | None]:
         """Positions that are a token in at least one context."""
         return tuple(None if x is None or bool(x.all()) else x.any(0) for x in (self.queries, self.keys))  # type: ignore[return-value]
+
+
+def tokens_of_lengths(queries: Sequence[int], keys: Sequence[int], device: torch.device) -> RealTokens:
+    """The real tokens of contexts of different lengths."""
+    found = []
+    for lengths in (queries, keys):
+        count = torch.tensor(lengths, device=device)[:, None]
+        found.append(torch.arange(max(lengths), device=device)[None] < count)
+    return RealTokens(*found) if any(not bool(mask.all()) for mask in found) else RealTokens(None, None)
 
 
 def real_tokens(group: str, shape: tuple[int, ...], masked: Tensor | None, inputs: Mapping[str, Any]) -> RealTokens:

@@ -92,6 +92,22 @@ class ForwardHooks:
             self._leave(module, args, *rest)
 
 
+class Uncompiled:
+    """Runs modules that were compiled in place (``module.compile()``) as they were written, until :meth:`restore`."""
+
+    def __init__(self, model: nn.Module) -> None:
+        found = {module: getattr(module, "_compiled_call_impl", None) for module in model.modules()}
+        self._compiled = {module: call for module, call in found.items() if call is not None}
+        for module in self._compiled:
+            module._compiled_call_impl = None
+
+    def restore(self) -> None:
+        """Use the compiled code again; a second time does nothing."""
+        for module, call in self._compiled.items():
+            module._compiled_call_impl = call
+        self._compiled = {}
+
+
 def is_running(frame: FrameType) -> bool:
     """Whether ``frame`` is on the stack. Torch calls no hooks after Ctrl-C, so nothing else says that a call ended."""
     current: FrameType | None = sys._getframe()

@@ -15,6 +15,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+#: An additive mask entry at or below this value means "masked"; values above it are position terms.
+MASKED_BELOW = -1e4
+
 # Functions that can put a mask on, by the name under which a TorchFunctionMode sees them.
 _ADD = {"add", "__add__", "__radd__", "add_", "__iadd__"}
 _SUB = {"sub", "__sub__", "sub_", "__isub__"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -21,6 +22,9 @@ class OpenBatch(Protocol):
 
     def add_heads(self, group: str, kind: str, block: NDArray[Any]) -> None:
         """Append a block (heads, queries, keys) of the layer announced last."""
+
+    def renumber(self, places: Mapping[str, tuple[int, str]]) -> None:
+        """Layers were announced under provisional names: name -> number and name in the model."""
 
     def discard(self) -> None:
         """The forward call failed: forget the batch."""
@@ -92,6 +96,11 @@ class _MemoryBatch:
     def add_heads(self, group: str, kind: str, block: NDArray[Any]) -> None:
         copied = np.array(block, dtype=self.dtype, order="C")
         self._blocks.setdefault((group, *block.shape[1:], kind), []).append(copied)
+
+    def renumber(self, places: Mapping[str, tuple[int, str]]) -> None:
+        for layers in self._layers.values():
+            for entry in layers:
+                entry["layer"], entry["name"] = places[entry["name"]]
 
     def discard(self) -> None:
         self._blocks.clear()

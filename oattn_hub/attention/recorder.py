@@ -16,9 +16,9 @@ import torch
 from torch import nn
 
 from oattn_hub.attention import native
-from oattn_hub.attention.calls import AttentionCall
-from oattn_hub.attention.contexts import mean_over_contexts, pool_tokens, real_tokens
-from oattn_hub.attention.hooks import FAST_PATH, ForwardHooks, is_running
+from oattn_hub.attention.calls import AttentionCall, JoinedCall
+from oattn_hub.attention.contexts import mean_over_contexts, pool_tokens, real_tokens, tokens_of_lengths
+from oattn_hub.attention.hooks import FAST_PATH, ForwardHooks, Uncompiled, is_running
 from oattn_hub.attention.memory import Batches, BatchSink, OpenBatch
 from oattn_hub.attention.store import DTYPES, KINDS, AttentionStore, StoreInfo
 from oattn_hub.attention.tap import SitePass, Tap, come_back, step_aside
@@ -82,7 +82,7 @@ def hook_model(
         tokens=tokens,
         versions=versions(),
     )
-    _check_sites(adapter)
+    _refuse_compiled(adapter.model)
     batches, reader = _open_sink(store, info, resume)
     return HookHandle(Recorder(adapter, batches, info, allow_partial), reader)
 
@@ -121,19 +121,26 @@ class Recorder:
     def __init__(self, adapter: Adapter, batches: Batches, info: StoreInfo, allow_partial: bool) -> None:
         self._model, self._adapter, self._batches, self._info = adapter.model, adapter, batches, info
         self._allow_partial = allow_partial
-        self._sites = adapter.sites
-        self._by_module: dict[nn.Module, list[AttentionSite]] = {}
-        for site in self._sites:
-            self._by_module.setdefault(site.module, []).append(site)
-        self._holders = _holders(self._model, self._by_module)
-        self._tap = Tap(needs_scores=info.kinds != ("probs",))
+        self._tap = Tap(info.kinds != ("probs",), self._unclaimed)
         self._batch: OpenBatch | None = None
         self._outermost: FrameType | None = None  # the call that opened the batch
+        self._names = {module: name for name, module in adapter.model.named_modules()}
+        self._device = next((value.device for value in adapter.model.parameters()), torch.device("cpu"))
         self._depth = 0  # how many holders run inside each other
         self._aside = 0  # how many modules with a fast path do
         self._calls_of: dict[str, int] = {}  # site name -> attention calls seen
         self._unrecognised: dict[str, str] = {}
         self._inputs: Mapping[str, Any] = {}
+        self._loose: tuple[FrameType, SitePass] | None = None  # the pass of a module that has no hooks yet
+        self._uncompiled = Uncompiled(self._model)
+        self._attach()
+
+    def _attach(self) -> None:
+        self._sites = self._adapter.sites
+        self._by_module: dict[nn.Module, list[AttentionSite]] = {}
+        for site in self._sites:
+            self._by_module.setdefault(site.module, []).append(site)
+        self._holders = _holders(self._model, self._by_module)
         hooked = [
             module
             for module in self._model.modules()
@@ -144,6 +151,7 @@ class Recorder:
     def detach(self) -> None:
         """Take the hooks off and forget a call that never ended."""
         self._hooks.remove()
+        self._uncompiled.restore()
         self._abandon()
 
     # Around modules ---------------------------------------------------------------------------------------------------
@@ -159,7 +167,8 @@ class Recorder:
             self._aside += 1
             step_aside()
         elif module in self._by_module:
-            self._tap.enter(self._next_turn(module))
+            self._end_loose_pass()
+            self._tap.enter(self._next_turn(module), _rows(args, kwargs))
 
     def _after(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], well: bool) -> None:
         if self._batch is None:
@@ -204,8 +213,10 @@ class Recorder:
         batch = self._batch
         assert batch is not None
         try:
+            self._end_loose_pass()
             self._tap.close()
             self._check_complete()
+            self._learn(batch)
             not_run = [site.name for site in self._sites if site.name not in self._calls_of]
             self._batches.finish_batch(batch, batch_fingerprint(inputs), not_run)
         except BaseException:
@@ -218,6 +229,7 @@ class Recorder:
         if self._batch is None:
             return
         batch, self._batch, self._outermost, self._depth = self._batch, None, None, 0
+        self._loose = None
         self._tap.close()
         for _ in range(self._aside):
             come_back()
@@ -227,15 +239,68 @@ class Recorder:
     # One attention layer ----------------------------------------------------------------------------------------------
 
     def _next_turn(self, module: nn.Module) -> AttentionSite:
+        """The next of the layers that a module serves; one that runs more often than is known serves one more."""
         sites = self._by_module[module]
         site = next((site for site in sites if site.name not in self._calls_of), None)
         if site is None:
-            raise CaptureError(
-                f"{sites[0].name} ran more than {len(sites)} times in one forward call, so its layers cannot be told "
-                "apart. Override `passes` in an adapter of your own to say how many layers it serves."
-            )
+            turn = len(sites)
+            site = replace(sites[-1], name=f"{sites[-1].module_name}#{turn}", turn=turn, layer=-1)
+            sites.append(site)
         self._calls_of[site.name] = 0
         return site
+
+    def _unclaimed(self, frame: FrameType, shape: Sequence[int], n_kv_heads: int) -> SitePass | None:
+        """A pass for attention in a module that no adapter knows: it is a site from now on."""
+        running = _running_modules(frame, self._names)
+        if not running:
+            return None
+        left_out = next((m for m, _ in running if self._names[m] in self._adapter.left_out), None)
+        if left_out is not None:  # named already; what it computes goes nowhere
+            return SitePass(self._adapter.site_of_call(self._names[left_out], left_out, shape, n_kv_heads))
+        module, call = running[self._adapter.choose([module for module, _ in running], shape)]
+        if self._loose is not None and self._loose[0] is call:
+            return self._loose[1]
+        self._end_loose_pass()
+        sites, name = self._by_module.get(module, []), self._names[module]
+        if sites:
+            site = replace(sites[-1], name=f"{name}#{len(sites)}", turn=len(sites), layer=-1)
+        else:
+            site = self._adapter.site_of_call(name, module, shape, n_kv_heads)
+        args, kwargs = call.f_locals.get("args", ()), call.f_locals.get("kwargs", {})
+        self._loose = (call, SitePass(site, rows=_rows(args, kwargs)))
+        return self._loose[1]
+
+    def _end_loose_pass(self) -> None:
+        loose, self._loose = self._loose, None
+        if loose is None:
+            return
+        ended = loose[1]
+        ended.pending.clear()  # a softmax that no product uses chooses experts or classes
+        if ended.unrecognised:
+            self._tap.outside.append(f"{ended.site.name}: {ended.unrecognised[0]}")
+        elif ended.calls:
+            self._by_module.setdefault(ended.site.module, []).append(ended.site)
+            self._write_pass(ended)
+
+    def _learn(self, batch: OpenBatch) -> None:
+        """Number all layers anew if modules were met that have no number yet."""
+        new = [(module, sites) for module, sites in self._by_module.items() if any(site.layer < 0 for site in sites)]
+        if not new:
+            return
+        for module, sites in new:
+            if sites[0].layer < 0:
+                self._adapter.learn(self._names[module], n_heads=sites[0].n_heads, n_kv_heads=sites[0].n_kv_heads)
+            self._adapter.learn(self._names[module], passes=len(sites))
+        before = {(site.module, site.turn): site.name for sites in self._by_module.values() for site in sites}
+        self._hooks.remove()
+        self._attach()
+        places = {
+            before[site.module, site.turn]: (site.layer, site.name)
+            for site in self._sites
+            if (site.module, site.turn) in before
+        }
+        self._calls_of = {places[name][1]: calls for name, calls in self._calls_of.items()}
+        batch.renumber(places)
 
     def _read_fast_path(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Attention of torch's own modules, from the arguments they were called with."""
@@ -256,24 +321,40 @@ class Recorder:
     def _write_pass(self, ended: SitePass) -> None:
         """Everything that one run of a module computed."""
         site = ended.site
-        self._calls_of[site.name] = len(ended.calls)
+        calls = ended.calls or ended.pending
+        self._calls_of[site.name] = len(calls)
         if ended.unrecognised:
             self._unrecognised[site.name] = ended.unrecognised[0]
-        groups = (site.group, *site.streams)
-        if len(ended.calls) > len(groups):
-            raise CaptureError(
-                f"{site.name} computed attention {len(ended.calls)} times in one pass; adapter {self._adapter.name!r} "
-                f"expects {len(groups)}. Name the streams in an adapter of your own (`streams`)."
-            )
         with torch.no_grad(), torch._C.DisableTorchFunction():
-            for group, call in zip(groups, ended.calls, strict=False):
+            for group, call in self._contexts_or_streams(ended, calls):
                 self._write_call(site, group, call)
+
+    def _contexts_or_streams(self, ended: SitePass, calls: list[AttentionCall]) -> list[tuple[str, AttentionCall]]:
+        """Several calls of one pass: contexts if each has tokens of its own, streams if each has all of them."""
+        site = ended.site
+        named = (site.group, *site.streams)
+        if len(calls) <= len(named):
+            return list(zip(named, calls, strict=False))
+        tokens = [call.shape[0] * call.shape[2] for call in calls]
+        if sum(tokens) in ended.rows:
+            return [(site.group, JoinedCall.of(calls))]
+        if all(count in ended.rows for count in tokens) or len({call.shape for call in calls}) == 1:
+            return [(f"{site.group}_{number}" if number > 1 else site.group, c) for number, c in enumerate(calls, 1)]
+        shapes = ", ".join(str(call.shape) for call in calls[:3])
+        raise CaptureError(
+            f"{site.name} computed attention {len(calls)} times in one pass, over parts of its tokens ({shapes}), and "
+            "how they belong together is not known. Block-sparse attention can often be switched off in the config "
+            "(attention_type='original_full'), or name the streams in an adapter of your own (`streams`)."
+        )
 
     def _write_call(self, site: AttentionSite, group: str, call: AttentionCall) -> None:
         assert self._batch is not None
         # In a further stream (XLNet's) a key hidden from all queries may be the very token that is asked for.
         hidden = call.masked if group == site.group else None
-        real = real_tokens(site.group, call.shape, hidden, self._inputs)
+        if isinstance(call, JoinedCall):
+            real = tokens_of_lengths(call.lengths(2), call.lengths(3), self._device)
+        else:
+            real = real_tokens(site.group, call.shape, hidden, self._inputs)
         announced = False
         for block in call.blocks(self._info.kinds):
             for kind, values in block.items():
@@ -289,23 +370,32 @@ class Recorder:
     # Never silent -----------------------------------------------------------------------------------------------------
 
     def _check_complete(self) -> None:
+        lost = [name for name in self._unrecognised if name in self._calls_of]
         blind = [name for name, calls in self._calls_of.items() if calls == 0]
-        if blind:
-            seen = f" It computed {self._unrecognised[blind[0]]}." if blind[0] in self._unrecognised else ""
+        if blind or lost:
+            first = (blind or lost)[0]
+            seen = f" It computed {self._unrecognised[first]}." if first in self._unrecognised else ""
             raise CaptureError(
-                f"{len(blind)} of {len(self._calls_of)} attention modules ran but showed no attention, first "
-                f"{blind[0]}.{seen} "
+                f"{len(blind or lost)} of {len(self._calls_of)} attention modules ran but showed no attention, first "
+                f"{first}.{seen} "
                 'A flash or compiled kernel hides it: load the model with attn_implementation="sdpa" or "eager", '
                 "or name another adapter."
             )
         if self._tap.outside:
             raise CaptureError(
                 f"{len(self._tap.outside)} attention calls ({self._tap.outside[0]}) were made outside the modules that "
-                f"adapter {self._adapter.name!r} knows. Try adapter='generic', or describe the model in an adapter."
+                f"adapter {self._adapter.name!r} knows, and cannot be placed. Describe the model in an adapter."
             )
         self._check_partial()
 
     def _check_partial(self) -> None:
+        if not self._calls_of and not self._sites:
+            left_out = self._adapter.left_out
+            first = next((f", first {name}: {reason}" for name, reason in left_out.items()), "")
+            raise CaptureError(
+                f"{type(self._model).__qualname__} has no attention between tokens, so there is nothing to capture "
+                f"({len(left_out)} modules were left out{first})."
+            )
         if not self._calls_of:
             raise CaptureError(
                 f"None of the {len(self._sites)} attention modules ran in this forward call, first "
@@ -318,6 +408,18 @@ class Recorder:
                 f"Only {len(self._calls_of)} of {len(self._sites)} attention layers ran; {len(missing)} did not, first "
                 f"{missing[0]}. Put the model in eval mode, or pass allow_partial=True."
             )
+
+
+def _running_modules(frame: FrameType | None, names: Mapping[nn.Module, str]) -> list[tuple[nn.Module, FrameType]]:
+    """The model's modules with weights that run, from the inside out, each with the frame of its call."""
+    found = []
+    while frame is not None:
+        if frame.f_code is nn.Module._call_impl.__code__:
+            module = frame.f_locals["self"]
+            if module in names and next(module.parameters(), None) is not None:
+                found.append((module, frame))
+        frame = frame.f_back
+    return found
 
 
 def _holders(model: nn.Module, inside: Mapping[nn.Module, Any]) -> set[nn.Module]:
@@ -337,15 +439,16 @@ def _calling_frame() -> FrameType:
     return frame
 
 
-def _check_sites(adapter: Adapter) -> None:
-    if hasattr(adapter.model, "_orig_mod"):
+def _refuse_compiled(model: nn.Module) -> None:
+    if hasattr(model, "_orig_mod"):
         raise CaptureError("A compiled model's attention cannot be seen. Capture the module that was compiled.")
-    if not adapter.sites:
-        first = next((f", first {name}: {reason}" for name, reason in adapter.left_out.items()), "")
-        raise CaptureError(
-            f"{type(adapter.model).__qualname__} has no attention between tokens, so there is nothing to capture "
-            f"({len(adapter.left_out)} modules were left out{first})."
-        )
+
+
+def _rows(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[int, ...]:
+    """How many tokens a module is given, with the features last or second."""
+    given = [value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor)]
+    hidden = next((value for value in given if value.is_floating_point() and value.ndim > 1 and value.numel()), None)
+    return () if hidden is None else (hidden.numel() // hidden.shape[-1], hidden.numel() // hidden.shape[1])
 
 
 def _checked_kinds(kinds: Iterable[str]) -> tuple[str, ...]:

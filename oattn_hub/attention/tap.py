@@ -7,33 +7,66 @@ its output is bit-identical.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from types import FrameType
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch.overrides import TorchFunctionMode, _pop_mode, _push_mode
 
 from oattn_hub.attention.calls import AttentionCall, DotProductCall, Heads, SoftmaxCall, UnexpectedShape
-from oattn_hub.attention.masks import TRACED, MaskTrace
+from oattn_hub.attention.masks import MASKED_BELOW, TRACED, MaskTrace
 
 if TYPE_CHECKING:
     from oattn_hub.adapters import AttentionSite
 
-_SOFTMAX = {"softmax", "_softmax"}
+Seen = TypeVar("Seen", bound=AttentionCall)
+#: frame of the call, shape (…, head, query, key), number of key/value heads
+Unclaimed = Callable[[FrameType, Sequence[int], int], "SitePass | None"]
+
+_SOFTMAX = {"softmax", "_softmax", "softmax1"}
 _FUSED = "scaled_dot_product_attention"
+_HIDDEN = {"flex_attention", "flash_attn_func", "flash_attn_varlen_func"}
+# Where weights are multiplied with values, and what may happen to them before.
+_PRODUCTS = {"matmul", "bmm", "__matmul__", "einsum", "baddbmm", "mm"}
+_ON_THE_WAY = {
+    *("dropout", "to", "type", "type_as", "float", "half", "bfloat16", "contiguous", "clone", "nan_to_num"),
+    *("view", "reshape", "transpose", "permute", "flatten", "unflatten", "squeeze", "unsqueeze", "expand", "movedim"),
+    *("mul", "__mul__", "__rmul__", "masked_fill", "where", "__getitem__", "narrow", "cat", "pad", "swapaxes"),
+    *("dropout_", "alpha_dropout", "masked_fill_", "div", "__truediv__", "add", "__add__", "view_as", "detach"),
+}
 
 
 @dataclass
 class SitePass:
-    """One run of one attention module: what it computed so far."""
+    """One run of one attention module: what it computed so far.
+
+    Attributes:
+        rows: How many tokens it was given, counted along the last axis and along the second (feature maps).
+        calls: Attention whose weights were multiplied with values.
+        pending: Softmax results of which that is not known.
+    """
 
     site: AttentionSite
     calls: list[AttentionCall] = field(default_factory=list)
+    rows: tuple[int, ...] = ()
+    pending: list[AttentionCall] = field(default_factory=list)
     unrecognised: list[str] = field(default_factory=list)  # what it computed that is not attention by heads
 
     def __post_init__(self) -> None:
         self.trace = MaskTrace(self.site.masked_below)
+
+
+@dataclass
+class _Weights:
+    """The result of a softmax on its way to the values, and the call that it is the result of, if it looks like one."""
+
+    tensor: torch.Tensor  # kept alive, so that its id stays its own
+    call: SoftmaxCall | None
+    problem: str
+    owner: SitePass
 
 
 class Tap(TorchFunctionMode):
@@ -41,22 +74,29 @@ class Tap(TorchFunctionMode):
 
     Args:
         needs_scores: Whether masks must be told apart from position terms (costs one more look at the scores).
+        unclaimed: Gives a pass for a call made while none is open, from the frame and the shapes of the call; None if
+            the call cannot be placed.
     """
 
-    def __init__(self, needs_scores: bool) -> None:
+    def __init__(self, needs_scores: bool, unclaimed: Unclaimed) -> None:
         super().__init__()
         self._needs_scores = needs_scores
+        self._unclaimed = unclaimed
         self._passes: list[SitePass] = []
-        self.outside: list[str] = []  # attention calls made while no pass was open
+        self._weights: dict[int, _Weights] = {}
+        self._between = MaskTrace(MASKED_BELOW)  # masks put on while no pass is open
+        self.outside: list[str] = []  # attention that could not be placed or seen
 
     def open(self) -> None:
         """Watch from now on."""
         self.outside.clear()
+        self._forget()
         _push_mode(self)
 
     def close(self) -> None:
         """Watch no more, wherever other modes have put themselves since."""
         self._passes.clear()
+        self._forget()
         _STEPPED_ASIDE.taps = [tap for tap in _STEPPED_ASIDE.taps if tap is not self]
         above = []
         while torch._C._len_torch_function_stack():
@@ -67,55 +107,110 @@ class Tap(TorchFunctionMode):
         for mode in reversed(above):
             _push_mode(mode)
 
-    def enter(self, site: AttentionSite) -> SitePass:
+    def enter(self, site: AttentionSite, rows: tuple[int, ...]) -> None:
         """Attention met from now on belongs to ``site``."""
-        self._passes.append(SitePass(site))
-        return self._passes[-1]
+        self._passes.append(SitePass(site, rows=rows))
 
     def leave(self) -> SitePass:
         """The pass that ends."""
-        return self._passes.pop()
+        ended = self._passes.pop()
+        self._weights = {key: weights for key, weights in self._weights.items() if weights.owner is not ended}
+        return ended
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
-        if not self._passes:
-            if name == _FUSED:
-                self.outside.append(f"queries {tuple(args[0].shape)}" if args else name)
-            return func(*args, **kwargs)
-        current = self._passes[-1]
         if self._needs_scores and name in TRACED:
-            return current.trace.run(name, func, args, kwargs)
-        result = func(*args, **kwargs)
+            result = self._trace.run(name, func, args, kwargs)
+        else:
+            result = func(*args, **kwargs)
         if name == _FUSED:
-            self._keep(current, lambda: _fused(current, args, kwargs))
+            self._fused(args, kwargs)
         elif name in _SOFTMAX:
-            self._keep(current, lambda: self._softmax(current, result, args, kwargs))
+            self._softmax(result, args, kwargs)
+        elif name in _HIDDEN:
+            self.outside.append(name)
+        elif self._weights and name in _PRODUCTS:
+            self._confirm(name, args)
+        elif self._weights and name in _ON_THE_WAY:
+            self._follow(args, result)
         return result
 
-    def _keep(self, current: SitePass, read: Callable[[], AttentionCall]) -> None:
-        # Our own softmax is not the model's: another capture around this one must not see it.
+    @property
+    def _trace(self) -> MaskTrace:
+        return self._passes[-1].trace if self._passes else self._between
+
+    def _forget(self) -> None:
+        self._weights.clear()
+        self._between.clear()
+
+    def _pass_for(self, shape: Sequence[int], n_kv_heads: int) -> SitePass | None:
+        if self._passes:
+            return self._passes[-1]
+        return self._unclaimed(sys._getframe(2), shape, n_kv_heads)
+
+    def _fused(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        given = dict(zip(("query", "key", "value", "attn_mask", "dropout_p", "is_causal"), args, strict=False))
+        query, key = ({**given, **kwargs}[name] for name in ("query", "key"))
+        owner = self._pass_for((*query.shape[:-1], key.shape[-2]), key.shape[-3] if key.ndim > 3 else 0)
+        if owner is None:
+            self.outside.append(f"queries {tuple(query.shape)}")
+            return
         with torch.no_grad(), torch._C.DisableTorchFunction():
             try:
-                call = read()
-                current.calls.append(call if current.site.copies is None else call.only(current.site.copies["places"]))
+                options = {**given, **kwargs}
+                call = DotProductCall.from_sdpa(**options, heads=_heads(owner.site), trace=self._trace)
+                owner.calls.append(_distinct(call, owner.site))
             except UnexpectedShape as error:
-                current.unrecognised.append(str(error))
-        current.trace.clear()
+                owner.unrecognised.append(str(error))
+        self._trace.clear()
 
-    def _softmax(
-        self, current: SitePass, result: torch.Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> AttentionCall:
-        logits = args[0] if args else kwargs["input"]
+    def _softmax(self, result: torch.Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         dim = kwargs.get("dim", args[1] if len(args) > 1 else -1)
-        trace = current.trace if self._needs_scores else None
-        return SoftmaxCall.from_softmax(logits, result.detach(), dim, _heads(current.site), trace)
+        if result.ndim < 3 or (dim % result.ndim != result.ndim - 1 and result.shape[-1] == 1):
+            return  # not between tokens: classes, or the kernel of a convolution (ConvBERT)
+        owner = self._pass_for(result.shape, result.shape[-3] if result.ndim > 3 else 0)
+        if owner is None:
+            return
+        logits = args[0] if args else kwargs["input"]
+        call, problem = None, ""
+        with torch.no_grad(), torch._C.DisableTorchFunction():
+            try:
+                trace = self._trace if self._needs_scores else None
+                seen = SoftmaxCall.from_softmax(logits, result.detach(), dim, _heads(owner.site), trace)
+                call = _distinct(seen, owner.site)
+                owner.pending.append(call)
+            except UnexpectedShape as error:
+                problem = str(error)
+        self._trace.clear()
+        self._weights[id(result)] = _Weights(result, call, problem, owner)
+
+    def _follow(self, args: tuple[Any, ...], result: Any) -> None:
+        operands = [*args, *(args[0] if args and isinstance(args[0], list | tuple) else ())]
+        found = next((self._weights[id(arg)] for arg in operands if id(arg) in self._weights), None)
+        if found is not None and isinstance(result, torch.Tensor) and result.ndim >= 2:
+            self._weights[id(result)] = replace(found, tensor=result)
+
+    def _confirm(self, name: str, args: tuple[Any, ...]) -> None:
+        """Weights that are multiplied with values are attention; a product with a parameter is a layer."""
+        operands = [*args, *(args[1] if len(args) > 1 and isinstance(args[1], list | tuple) else ())]
+        found = next((self._weights[id(arg)] for arg in operands if id(arg) in self._weights), None)
+        if found is None or any(isinstance(arg, torch.nn.Parameter) for arg in operands):
+            return
+        if found.call is None:
+            found.owner.unrecognised.append(found.problem)
+        elif any(call is found.call for call in found.owner.pending):
+            keys = found.tensor.shape[-1] if found.tensor.ndim > 2 else found.call.shape[3]
+            sinks = 0 < found.call.shape[3] - keys <= 2
+            found.owner.pending = [call for call in found.owner.pending if call is not found.call]
+            found.owner.calls.append(found.call.first_keys(keys) if sinks else found.call)
 
 
-def _fused(current: SitePass, args: tuple[Any, ...], kwargs: dict[str, Any]) -> AttentionCall:
-    return DotProductCall.from_sdpa(*args, **kwargs, heads=_heads(current.site), trace=current.trace)
+def _distinct(call: Seen, site: AttentionSite) -> Seen:
+    """Without the copies of heads that a cut layer computes to keep its groups even."""
+    return call if site.copies is None else call.only(site.copies["places"])
 
 
 def _heads(site: AttentionSite) -> Heads:

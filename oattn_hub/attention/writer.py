@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import shutil
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -118,6 +118,12 @@ class BatchWriter:
         with _storage_errors(file.path):
             file.stream.write(data.data)
         file.n_heads += len(data)
+
+    def renumber(self, places: Mapping[str, tuple[int, str]]) -> None:
+        """Give layers that were announced under provisional names their number and name in the model."""
+        for layers in self._layers.values():
+            for entry in layers:
+                entry["layer"], entry["name"] = places[entry["name"]]
 
     def close(self) -> dict[str, Any]:
         """Finish all files; the groups' entries of the index."""

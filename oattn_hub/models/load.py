@@ -21,6 +21,7 @@ from oattn_hub.models.identify import (
     public_name,
     weights_fingerprint,
 )
+from oattn_hub.models.unwrap import unwrap
 from oattn_hub.records import OPTIONS_FROM_FILES, ModelInfo
 
 PRUNING_KEY = "oattn_pruning"
@@ -111,7 +112,7 @@ class _Request:
 
 
 def load_model(
-    spec: str | Path | nn.Module | LoadedModel | tuple[nn.Module, Any],
+    spec: Any,
     revision: str | None = None,
     token: str | bool | None = None,
     cache_dir: str | None = None,
@@ -124,8 +125,9 @@ def load_model(
     """Load a model for inference; nothing is executed and nothing is unpickled unless you say so.
 
     Args:
-        spec: A Hub id, a local folder, a timm name (``timm/…``, ``hf-hub:…`` or bare), a module, or (module,
-            tokenizer). Pruned checkpoints of ours load like any other.
+        spec: A Hub id, a local folder, a timm name (``timm/…``, ``hf-hub:…`` or bare), a module, (module,
+            tokenizer), a pipeline, a SentenceTransformer, a PeftModel or a compiled module. Pruned checkpoints of
+            ours load like any other.
         revision: Branch, tag or commit on the Hub.
         token: Hub token; None uses the one you are logged in with.
         cache_dir: Where downloads are kept.
@@ -142,10 +144,8 @@ def load_model(
     """
     if isinstance(spec, LoadedModel):
         return spec
-    if isinstance(spec, nn.Module):
-        return _wrap(spec)
-    if isinstance(spec, tuple):
-        return _wrap_pair(spec)
+    if not isinstance(spec, str | Path):
+        return _wrap(*unwrap(spec))
     if task is not None and task not in TASKS:
         raise InvalidInput(f"task is {task!r}; choose from {', '.join(TASKS)}.")
     source = str(spec)
@@ -278,14 +278,6 @@ def _wrap(module: nn.Module, processor: Any = None) -> LoadedModel:
     config = getattr(module, "config", None)
     model_id = getattr(config, "_name_or_path", None) or type(module).__qualname__
     return _describe(module, processor, model_id, weights_fingerprint(module), None)
-
-
-def _wrap_pair(pair: tuple[Any, ...]) -> LoadedModel:
-    if len(pair) != 2 or not isinstance(pair[0], nn.Module):
-        raise InvalidInput(
-            f"A tuple of {len(pair)} was given as the model; give (model, tokenizer), or the model alone."
-        )
-    return _wrap(*pair)
 
 
 def _describe(

@@ -15,6 +15,7 @@ from oattn_hub.errors import OattnError, SurgeryError
 from oattn_hub.inputs import CalibrationInputs, calibration_inputs
 from oattn_hub.models.load import LoadedModel, load_model
 from oattn_hub.pruning import costs
+from oattn_hub.pruning.ablation import check_masking
 from oattn_hub.pruning.costs import PruningResult
 from oattn_hub.pruning.masks import masked_sites
 from oattn_hub.pruning.plan import PruningPlan
@@ -78,7 +79,7 @@ def prune(
         evaluation: goes along to the checkpoint's card; None takes the one of the plan's report.
     """
     loaded = plan.load() if model is None else load_model(model)
-    plan.check(loaded.model, allow_other_weights)
+    sites = plan.check(loaded.model, allow_other_weights)
     if _cuts_of(loaded.model) is not None:
         raise SurgeryError(
             f"{loaded.model_id} was pruned before. Prune the original once, with the heads of both plans together."
@@ -86,7 +87,10 @@ def prune(
     cuts = cut_list(loaded.model, plan.heads, plan.adapter)
     before = sum(p.numel() for p in loaded.model.parameters())
     smaller = loaded.model if inplace else copy.deepcopy(loaded.model)
-    apply_cuts(smaller, cuts)
+    try:
+        apply_cuts(smaller, cuts)
+    except Exception as error:
+        raise _cannot_run(loaded, error) from error
     _remember(smaller, cuts)
     after = sum(p.numel() for p in smaller.parameters())
     if after > before:
@@ -98,11 +102,26 @@ def prune(
     pruned = replace(loaded, model=smaller)
     batches = None if inplace else _inputs(loaded, inputs)
     if batches is not None:
-        _check_cut(loaded, pruned, plan, cuts, batches[0])
+        if _is_exact(loaded.model):
+            check_masking(loaded.model, sites, plan.heads, lambda: readouts(loaded, batches[0]))
+        try:
+            _check_cut(loaded, pruned, plan, cuts, batches[0])
+        except OattnError:
+            raise
+        except Exception as error:  # a forward that reads a size we do not know of
+            raise _cannot_run(loaded, error) from error
         if measure:
             result = replace(result, **costs.measure(loaded, pruned, batches[0], batches.tokens))
     probe = None if batches is None else batches[0]
     return PrunedModel(smaller, plan, cuts, result, pruned, evaluation or plan.evaluation, probe)
+
+
+def _cannot_run(loaded: LoadedModel, error: Exception) -> SurgeryError:
+    reason = " ".join(str(error).split())[:200]
+    return SurgeryError(
+        f"{loaded.model_id} does not run with these heads cut out ({type(error).__name__}: {reason}); the model is as "
+        "it was. Use plan.masked(model), save the masked variant, or describe the model in an adapter of your own."
+    )
 
 
 def _cuts_of(model: Any) -> Any:

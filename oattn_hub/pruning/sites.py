@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from oattn_hub.adapters import Adapter, AttentionSite, adapt
-from oattn_hub.errors import InvalidInput
+from oattn_hub.errors import AdapterError, InvalidInput
 from oattn_hub.files import fingerprint
 from oattn_hub.pruning.heads import structure_of
 from oattn_hub.pruning.plain import check_plain
@@ -18,7 +18,13 @@ if TYPE_CHECKING:
 
 def head_sites(model: nn.Module, adapter: Adapter | str | None = None) -> list[AttentionSite]:
     """Every attention layer of ``model`` in model order."""
-    return adapt(model, adapter).sites
+    bound = adapt(model, adapter)
+    if not bound.sites:
+        raise AdapterError(
+            f"Adapter {bound.name!r} finds no attention in {type(model).__qualname__}. Capture the model once, so that "
+            "its attention can be seen (with oattn_hub.capture(model): model(...)), or describe it in an adapter."
+        )
+    return bound.sites
 
 
 def all_heads(sites: Iterable[AttentionSite]) -> list[Head]:

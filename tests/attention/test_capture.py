@@ -214,34 +214,45 @@ def test_attention_that_cannot_be_seen_raises() -> None:
     assert store.n_batches == 0
 
 
-def test_attention_outside_the_known_modules_raises(bert: Built) -> None:
+def test_attention_outside_the_known_modules_is_a_layer_too(bert: Built) -> None:
     class Wrapper(nn.Module):
         def __init__(self, inner: nn.Module) -> None:
             super().__init__()
             self.inner = inner
+            self.last = nn.Linear(32, 32)
 
         def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
-            x = self.inner(input_ids).last_hidden_state[:, None]
+            x = self.last(self.inner(input_ids).last_hidden_state)[:, None]
             return functional.scaled_dot_product_attention(x, x, x)
 
     model, inputs = Wrapper(bert[0]), bert[1]
-    with torch.no_grad(), capture(model) as store, pytest.raises(CaptureError, match="outside the modules"):
+    with torch.no_grad(), capture(model, KINDS) as store:
         model(**inputs)
-    assert store.n_batches == 0
+        model(**inputs)
+    assert store.groups == ["encoder", "self"]
+    assert [(head.layer, head.layer_name) for head in store.heads("self")] == [(0, "")]  # it holds the others
+    assert {head.layer for head in store.heads("encoder")} == {1, 2}
+    for group in store.groups:
+        assert np.array_equal(store.tensor(0, "scores", group), store.tensor(1, "scores", group))
 
 
-def test_a_module_that_runs_twice_raises() -> None:
-    class Twice(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.attention = PlainAttention()
+class Twice(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = PlainAttention()
 
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.attention(self.attention(x))
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.attention(self.attention(x))
 
-    model = Twice()
-    with torch.no_grad(), capture(model), pytest.raises(CaptureError, match="ran more than 1 times"):
-        model(torch.randn(1, 5, 8))
+
+def test_a_module_that_runs_twice_serves_two_layers() -> None:
+    model, x = Twice(), torch.randn(1, 5, 8)
+    with torch.no_grad(), capture(model) as store, capture(model.attention) as alone:
+        model(x)
+        model(x)
+    assert [(head.layer, head.layer_name) for head in store.heads()][::2] == [(0, "attention#0"), (1, "attention#1")]
+    assert store.n_batches == 2
+    assert np.array_equal(store.tensor(1)[:, :, 2:], alone.tensor(3))
 
 
 def test_a_part_called_alone_is_a_batch_if_its_layers_all_run(bert: Built) -> None:
@@ -282,9 +293,9 @@ def test_generate_of_an_encoder_decoder(zoo: Any, name: str) -> None:
 def test_a_model_without_attention_raises() -> None:
     import timm
 
-    model = timm.create_model("resnet18", pretrained=False)
-    with pytest.raises(AdapterError, match="finds no attention in ResNet"), capture(model):
-        pass
+    model = timm.create_model("resnet18", pretrained=False).eval()
+    with pytest.raises(CaptureError, match="ResNet has no attention between tokens"), capture(model), torch.no_grad():
+        model(torch.zeros(1, 3, 32, 32))
 
 
 def test_channel_attention_is_named_and_left_out(zoo: Any) -> None:
@@ -302,7 +313,7 @@ def test_only_channel_attention_raises() -> None:
 
     model = nn.Sequential(XCA(8, num_heads=2))
     with pytest.raises(CaptureError, match=r"no attention between tokens.*cross-covariance"), capture(model):
-        pass
+        model(torch.zeros(1, 4, 8))
 
 
 def test_a_compiled_model_raises(bert: Built) -> None:

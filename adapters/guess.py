@@ -1,0 +1,221 @@
+"""Layouts of modules that nobody described, from the names and shapes of their projections.
+
+A guess is only a guess: a cut that it leads to is compared with the masked model, and masking with an ablation of the
+attention itself, before anyone gets to see the result.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from oattn_hub.adapters.layout import MULTIHEAD, Block, Count, HeadAxis, HeadLayout
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+def _called(letter: str, word: str) -> str:
+    after = r"(proj|projs|projection|lin|linear|layer|net|fc|attn|b_proj|conv|map|head)"
+    short = rf"({letter}|{word}|{word}s)"
+    return rf"w?_?{short}|(to|lin|linear|proj|in_proj|fc|conv|w|c)_?{short}|{short}_?{after}|{word}_global"
+
+
+# what a projection is for -> what it is usually called
+_ROLES = {
+    "q": _called("q", "query"),
+    "k": _called("k", "key"),
+    "v": _called("v", "value"),
+    "kv_of_head": r"kv_b_proj|kv_up_proj",
+    "qkv": r"w?qkv|w_qkv|to_qkv|qkv_?(proj|projection|linear|layer|net)|query_key_value|c_attn|in_proj|att_proj|"
+    r"attn_qkv|mixed_qkv|proj_qkv|qkv_conv|.*_qkv",
+    "kv": r"to_kv|kv|kv_?(proj|linear|net)|wkv|key_value|c_kv|proj_kv",
+    "qk": r"to_qk|qk|qk_?(proj|linear|net)|wqk",
+    "out": r"w?_?o|out|output|dense|proj|wo|[oc]_?proj|out_?proj|to_out|out_?lin(ear)?|o_net|linear_out|fc_out|fc|"
+    r"final_linear|output_?(proj|projection|dense|linear|layer)|projection|proj_out|out_projection|attn_out|out_layer|"
+    r"[oc]_linear|lin_out|unify_?heads|post_?proj|linear_o|fc_o|out_net|o_lin|post|resid_proj|to_o|conv_o|c_o|proj_o",
+}
+_WRAPPERS = {"linear", "conv", "proj", "dense", "weight", "base_layer", "c", "ln", "fn"}
+_POSITION_ARGUMENTS = ("position_bias", "alibi", "rel_pos_bias", "shared_rel_pos_bias", "relative_position_bias")
+_HEADS = r"(num|n)_?(attention_|attn_|query_|q_)?heads?|nhead|heads|num_local_heads|h"
+_KV_HEADS = r"(num|n)_?(key_value|kv|k_v)_heads|num_local_kv_heads|(num|n)_query_groups"
+_GROUPS = r"(num|n)_?(key_value|kv|query)_groups|n_rep|num_queries_per_kv"
+_WIDTHS = r"all_head_size|n_embd|inner_dim|attn_dim|dim|split_size|attention_width|d_attn|total_head_dim|qkv_dim"
+
+
+def projections(module: nn.Module) -> dict[str, Any]:
+    """Path -> every part that multiplies its input with a matrix."""
+    found = {}
+    for path, part in module.named_modules():
+        weight = getattr(part, "weight", None)
+        matrix = getattr(weight, "ndim", 0) == 2 or (
+            getattr(weight, "ndim", 0) > 2 and getattr(part, "kernel_size", None) in ((1,), (1, 1))
+        )
+        if path and matrix and not hasattr(part, "num_embeddings") and "norm" not in type(part).__name__.lower():
+            found[path] = part
+    return found
+
+
+def widths(part: Any) -> tuple[int, int]:
+    """(input features, output features) of a projection."""
+    first, second = part.weight.shape[:2]
+    return (first, second) if hasattr(part, "nf") else (second, first)
+
+
+def role(path: str) -> str | None:
+    """What the projection at ``path`` is for, by its name.
+
+    >>> [role(path) for path in ("self.query", "to_out.0", "Wqkv", "q_proj.linear", "gate")]
+    ['q', 'out', 'qkv', 'q', None]
+    """
+    parts = [part.lower() for part in path.split(".") if not part.isdigit()]
+    while len(parts) > 1 and parts[-1] in _WRAPPERS and _by_name(parts[-2]):
+        parts.pop()
+    return _by_name(parts[-1]) if parts else None
+
+
+def _by_name(name: str) -> str | None:
+    return next((role for role, pattern in _ROLES.items() if re.fullmatch(pattern, name)), None)
+
+
+def guess_output(module: nn.Module, n_heads: int) -> str | None:
+    """The path of the output projection: the one called so that takes all heads, outermost first."""
+    found = [
+        path for path, part in projections(module).items() if role(path) == "out" and widths(part)[0] % n_heads == 0
+    ]
+    return min(found, key=lambda path: path.count("."), default=None)
+
+
+def guess_layout(module: nn.Module, n_heads: int) -> HeadLayout | None:
+    """The layout of an undescribed module, or None where not even its output projection is found."""
+    if _is_torch_attention(module):
+        return MULTIHEAD
+    output = guess_output(module, n_heads)
+    if output is None:
+        return None
+    parts = projections(module)
+    width = widths(parts[output])[0]
+    axes = [
+        axis for path, part in parts.items() if path != output for axis in _axes(module, path, part, n_heads, width)
+    ]
+    blocks = {block for axis in axes for block in axis.blocks}
+    if "q" not in blocks and {"k", "v"} <= blocks:  # learned queries, as poolers have them
+        axes += list(_learned_queries(module, parts, width))
+        blocks |= {block for axis in axes for block in axis.blocks}
+    known = {"q", "k", "v"} <= blocks or "qkv" in blocks or "kv_of_head" in {role(axis.path) for axis in axes}
+    return HeadLayout(
+        output=HeadAxis(output, "in"),
+        projections=(*axes, *_tables(module, parts, n_heads, width)),
+        counts=dict(_counts(module, n_heads, width)),
+        behaviours=("fixed_width",),
+        head_arguments=tuple(name for name in _POSITION_ARGUMENTS if name in _parameters(module)),
+        joint_norms=tuple(_joint_norms(module)),
+        refusal="" if known else "its query, key and value projections have names that are not known",
+    )
+
+
+def guess_kv_heads(module: nn.Module, layout: HeadLayout | None, n_heads: int) -> int | None:
+    """Key/value heads from the widths of the projections; None if they do not say."""
+    if layout is None or isinstance(layout.output.axis, int):
+        return None
+    parts = projections(module)
+    if layout.output.path not in parts:
+        return None
+    head_dim = widths(parts[layout.output.path])[0] // n_heads
+    for axis in layout.projections:
+        size = widths(parts[axis.path])[1] if axis.path in parts else 0
+        if axis.blocks == ("v",) and size % head_dim == 0 and size:
+            return size // head_dim
+        if axis.blocks == ("q", "k", "v") and (size // head_dim - n_heads) % 2 == 0:
+            return (size // head_dim - n_heads) // 2 or None
+    return None
+
+
+def _axes(module: nn.Module, path: str, part: Any, n_heads: int, width: int) -> Iterator[HeadAxis]:
+    size, known = widths(part)[1], role(path)
+    blocks: dict[str, tuple[Block, ...]] = {
+        "q": ("q",),
+        "k": ("k",),
+        "v": ("v",),
+        "kv": ("k", "v"),
+        "qk": ("q", "k"),
+        "kv_of_head": ("q",),
+        "qkv": ("qkv",) if _interleaves(module, path) else ("q", "k", "v"),
+    }
+    if known in blocks:
+        yield HeadAxis(path, "out", blocks[known])
+    elif size in (width, n_heads) and known != "out":  # position terms and gates have a slice for every head too
+        yield HeadAxis(path, "out", ("q",))
+
+
+def _interleaves(module: nn.Module, path: str) -> bool:
+    """Whether the source code splits query, key and value after the heads, as Megatron's models do."""
+    for owner in type(module).__mro__[:-2]:
+        try:
+            code = inspect.getsource(owner)
+        except (OSError, TypeError):
+            continue
+        if re.search(r"heads?\)?,\s*3\b|3 \* (self\.)?(head_dim|head_size|attention_head_size)", code):
+            return True
+        if re.search(r"\b3,\s*(self\.)?\w*heads?|chunk\(3|\.split\(|\.chunk\(", code):
+            return False
+    return path.rpartition(".")[2] == "query_key_value"
+
+
+def _tables(module: nn.Module, parts: dict[str, Any], n_heads: int, width: int) -> Iterator[HeadAxis]:
+    """Parameters of their own with an entry for every head: position tables, sinks, scales."""
+    of_parts = {f"{path}.{name}" for path in parts for name in ("weight", "bias")}
+    for path, value in [*module.named_parameters(), *module.named_buffers()]:
+        if path in of_parts or re.search(r"norm", path, re.IGNORECASE):
+            continue
+        axes = [axis for axis, size in enumerate(value.shape) if size == n_heads]
+        if len(axes) == 1:
+            yield HeadAxis(path, axes[0], ("h",))
+        elif value.ndim == 1 and value.shape[0] == width and re.search(r"(^|[._])[qv]_bias$", path):
+            yield HeadAxis(path, 0, ("q",))
+
+
+def _learned_queries(module: nn.Module, parts: dict[str, Any], width: int) -> Iterator[HeadAxis]:
+    of_parts = {f"{path}.{name}" for path in parts for name in ("weight", "bias")}
+    for path, value in module.named_parameters():
+        if path not in of_parts and value.ndim > 1 and value.shape[-1] == width and "norm" not in path.lower():
+            yield HeadAxis(path, value.ndim - 1, ("q",))
+
+
+def _counts(module: nn.Module, n_heads: int, width: int) -> Iterator[tuple[str, Count]]:
+    """Attributes that forward may read, by their names and values."""
+    for path, part in module.named_modules():
+        for name, value in vars(part).items():
+            if not isinstance(value, int) or isinstance(value, bool):
+                continue
+            where = f"{path}.{name}" if path else name
+            if re.fullmatch(_KV_HEADS, name):
+                yield where, "kv_heads"
+            elif re.fullmatch(_GROUPS, name):
+                yield where, "group"
+            elif re.fullmatch(_HEADS, name) and value == n_heads:
+                yield where, "heads"
+            elif re.fullmatch(_WIDTHS, name) and value == width:
+                yield where, "width"
+
+
+def _joint_norms(module: nn.Module) -> Iterator[str]:
+    for path, part in module.named_modules():
+        if "norm" in type(part).__name__.lower() and re.fullmatch(
+            r"(q|k|query|key)_?(layer_?)?(norm|ln)|(layer_?)?(norm|ln)_?(q|k|query|key)|.*sub_?norm|.*inner_attn_ln",
+            path.rpartition(".")[2],
+        ):
+            yield path
+
+
+def _parameters(module: nn.Module) -> list[str]:
+    return list(inspect.signature(module.forward).parameters)
+
+
+def _is_torch_attention(module: nn.Module) -> bool:
+    return any(
+        f"{cls.__module__}.{cls.__qualname__}" == "torch.nn.modules.activation.MultiheadAttention"
+        for cls in type(module).__mro__
+    )

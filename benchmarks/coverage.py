@@ -1,0 +1,295 @@
+"""Which models are served: every transformers model type and timm family, tiny, captured, verified and cut.
+
+    python benchmarks/coverage.py [--only PATTERN] [--library transformers|timm] [--json FILE] [--out docs/coverage.md]
+
+Truth for capture: the same weights with eager attention and ``output_attentions``. Truth for a cut: the masked model.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import fnmatch
+import json
+import os
+import signal
+import subprocess
+import sys
+import warnings
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+SECONDS = 40
+
+
+def tensors(output: Any) -> list[Any]:
+    """All tensors of a model's output."""
+    import torch
+    from torch.utils._pytree import tree_leaves
+
+    plain = output.to_tuple() if hasattr(output, "to_tuple") else output
+    return [leaf for leaf in tree_leaves(plain) if isinstance(leaf, torch.Tensor)]
+
+
+def difference(one: Any, other: Any) -> float:
+    """The largest difference between two outputs, by the size of the output."""
+    worst = 0.0
+    for a, b in zip(tensors(one), tensors(other), strict=True):
+        if a.is_floating_point() and a.numel():
+            scale = max(float(a.abs().max()), 1e-6)
+            worst = max(worst, float((a - b).abs().max()) / scale if a.shape == b.shape else float("inf"))
+    return worst
+
+
+def captured(model: Any, inputs: dict[str, Any], result: dict[str, Any]) -> Any:
+    """Capture one forward call; the output must be bit-identical."""
+    import torch
+
+    import oattn_hub as oh
+    from oattn_hub.attention import MemoryStore
+
+    store = MemoryStore()
+    with torch.no_grad():
+        before = call(model, inputs)
+        with oh.adapt(model).hook(store):
+            after = call(model, inputs)
+    same = [torch.equal(a, b) for a, b in zip(tensors(before), tensors(after), strict=True)]
+    result["bit_identical"] = all(same)
+    result["adapter"] = oh.adapt(model).name
+    result["layers"] = len(oh.adapt(model).sites)
+    return store
+
+
+def call(model: Any, inputs: dict[str, Any]) -> Any:
+    """Run a model; timm takes its image by position."""
+    return model(*inputs.values()) if "x" in inputs else model(**inputs)
+
+
+def verified(model: Any, inputs: dict[str, Any], store: Any) -> str:
+    """Whether each of the model's own attention weights is in the store."""
+    import numpy as np
+    import torch
+
+    eager = copy.deepcopy(model)
+    try:
+        eager.set_attn_implementation("eager")
+        with torch.no_grad():
+            output = eager(**inputs, output_attentions=True, return_dict=True)
+    except Exception as error:
+        return f"no truth ({type(error).__name__})"
+    returned = [weights for name in output if "attentions" in name for weights in _flat(output[name])]
+    returned = [weights for weights in returned if weights.ndim == 4]
+    if not returned:
+        return "no truth (returns no weights)"
+    mine = [np.asarray(store.tensor(0, "probs", group)) for group in store.groups]
+    planes = [plane for group in mine for plane in np.moveaxis(group, 2, 0)]
+    missing = 0
+    for weights in returned:
+        for plane in weights.float().mean(0).numpy():
+            missing += not any(p.shape == plane.shape and np.abs(p - plane).max() <= 1e-4 for p in planes)
+    return "equal" if not missing else f"{missing} of {sum(w.shape[1] for w in returned)} heads differ"
+
+
+def _flat(value: Any) -> list[Any]:
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return [value]
+    return [leaf for entry in value or () for leaf in _flat(entry)]
+
+
+def cut_and_compared(model: Any, inputs: dict[str, Any]) -> str:
+    """Cut a head of every layer with several, and compare with the masked model."""
+    import torch
+
+    import oattn_hub as oh
+    from oattn_hub.pruning.masks import masked
+
+    sites = [site for site in oh.adapt(model).sites if site.n_heads > 1]
+    if not sites:
+        return "no layer has several heads"
+    heads = [(site.layer, site.n_heads - 1) for site in sites]
+    plan = oh.PruningPlan.from_heads(model, heads)
+    smaller = plan.apply(model, inputs=[inputs], measure=False).model
+    with torch.no_grad():
+        plain = call(model, inputs)
+        with masked(model, heads):
+            expected = call(model, inputs)
+        found = call(smaller, inputs)
+    if difference(plain, expected) == 0:
+        return "masking changes nothing"
+    return "equal" if difference(expected, found) <= 1e-4 else f"differs by {difference(expected, found):.2g}"
+
+
+def measure(kind: str, name: str) -> dict[str, Any]:
+    """Everything about one type."""
+    from tiny_models import build, build_timm
+
+    result: dict[str, Any] = {"library": kind, "name": name}
+    try:
+        model, inputs = build(name) if kind == "transformers" else build_timm(name)
+    except Exception as error:
+        return {**result, "built": f"{type(error).__name__}: {error}"[:200]}
+    result.update(built="yes", architecture=type(model).__name__, inputs=sorted(inputs))
+    for step, run in (
+        ("captured", lambda: captured(model, inputs, result)),
+        ("verified", lambda: verified(model, inputs, result["store"])),
+        ("cut", lambda: cut_and_compared(model, inputs)),
+    ):
+        result[step] = attempt(run)
+        if step == "captured":
+            result["store"] = result[step]
+            if isinstance(result[step], str):
+                break
+            result[step] = "yes"
+    result.pop("store", None)
+    return result
+
+
+def attempt(run: Any) -> Any:
+    """What a step returns, or why it failed; an exception that is not ours is marked."""
+    from oattn_hub.errors import OattnError
+
+    try:
+        return run()
+    except OattnError as error:
+        return f"refused: {error}"[:300]
+    except Exception as error:
+        return f"FOREIGN {type(error).__name__}: {error}"[:300]
+
+
+def _worker(names: list[tuple[str, str]]) -> None:
+    """Measure some types in this process, a line of JSON for each."""
+    import torch
+    import transformers
+
+    warnings.filterwarnings("ignore")
+    transformers.logging.set_verbosity_error()
+    torch.set_num_threads(1)
+
+    def stop(*_: Any) -> None:
+        raise TimeoutError(f"longer than {SECONDS} s")
+
+    signal.signal(signal.SIGPROF, stop)  # seconds of work, not of the clock: the machine may be busy
+    for kind, name in names:
+        signal.setitimer(signal.ITIMER_PROF, SECONDS)
+        try:
+            result = measure(kind, name)
+        except TimeoutError as error:
+            result = {"library": kind, "name": name, "built": str(error)}
+        finally:
+            signal.setitimer(signal.ITIMER_PROF, 0)
+        print(json.dumps(result), flush=True)
+
+
+def all_names(library: str, pattern: str) -> list[tuple[str, str]]:
+    """(library, name) of everything that is tried."""
+    from tiny_models import timm_names
+    from transformers import CONFIG_MAPPING
+
+    found = [("transformers", name) for name in sorted(CONFIG_MAPPING.keys())] if library != "timm" else []
+    found += [("timm", name) for name in timm_names()] if library != "transformers" else []
+    return [(kind, name) for kind, name in found if any(fnmatch.fnmatch(name, part) for part in pattern.split(","))]
+
+
+def run_all(names: list[tuple[str, str]]) -> list[dict[str, Any]]:
+    """Measure in a process of its own; a type that kills it is noted, and the next process goes on after it."""
+    results: list[dict[str, Any]] = []
+    while len(results) < len(names):
+        command = [sys.executable, __file__, "--worker", json.dumps(names[len(results) :])]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment
+        ) as worker:
+            assert worker.stdout is not None
+            for line in worker.stdout:
+                if line.startswith("{"):
+                    results.append(json.loads(line))
+                    print(summary(results[-1]), file=sys.stderr, flush=True)
+        if len(results) < len(names):
+            kind, name = names[len(results)]
+            results.append({"library": kind, "name": name, "built": "the process died"})
+    return results
+
+
+def summary(result: dict[str, Any]) -> str:
+    """One line about one type."""
+    return " | ".join(
+        str(result.get(key, ""))[:120] for key in ("name", "adapter", "built", "captured", "verified", "cut")
+    )
+
+
+def main() -> None:
+    """Measure, print the totals, and write the table if asked."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", default="*")
+    parser.add_argument("--library", default="both")
+    parser.add_argument("--json")
+    parser.add_argument("--out")
+    parser.add_argument("--worker")
+    args = parser.parse_args()
+    if args.worker:
+        _worker(json.loads(args.worker))
+        return
+    results = run_all(all_names(args.library, args.only))
+    if args.json:
+        Path(args.json).write_text(json.dumps(results, indent=1))
+    if args.out:
+        Path(args.out).write_text(table(results))
+    print(totals(results))
+
+
+def table(results: list[dict[str, Any]]) -> str:
+    """docs/coverage.md: the totals, and a line for every type."""
+    built = [result for result in results if result["built"] == "yes"]
+    with_attention = [result for result in built if "has no attention" not in result["captured"]]
+    wrong = ("differ", "masking changes nothing")
+    counts = {
+        "tried": len(results),
+        "built from a shrunk config, and ran": len(built),
+        "with attention between tokens": len(with_attention),
+        "captured": sum(result["captured"] == "yes" for result in with_attention),
+        "captured, and equal to the weights that the model returns": _count(with_attention, "verified", "equal"),
+        "captured, and the model returns no weights to compare with": _count(with_attention, "verified", "no truth"),
+        "refused with a sentence of ours": _count(with_attention, "captured", "refused"),
+        "cut, and equal to the masked model": _count(with_attention, "cut", "equal"),
+        "cut refused with a sentence of ours": _count(with_attention, "cut", "refused"),
+        "wrong (weights or cut differ)": sum(
+            any(word in str(result.get(step)) for word in wrong) for result in built for step in ("verified", "cut")
+        ),
+        "foreign exceptions": sum("FOREIGN" in str(result) for result in built),
+    }
+    lines = ["# Which models are served", "", "Made by `python benchmarks/coverage.py --out docs/coverage.md`.", ""]
+    lines += ["| | types |", "|---|---|", *(f"| {what} | {count} |" for what, count in counts.items()), ""]
+    lines += ["| type | class | adapter | captured | own weights | cut |", "|---|---|---|---|---|---|"]
+    for result in built:
+        cells = [result["name"], result["architecture"], result.get("adapter", "")]
+        cells += [str(result.get(step, ""))[:160].replace("|", "/") for step in ("captured", "verified", "cut")]
+        lines.append("| " + " | ".join(cells) + " |")
+    names = ", ".join(result["name"] for result in results if result["built"] != "yes")
+    return "\n".join([*lines, "", f"Could not be built by the rules of `benchmarks/tiny_models.py`: {names}.", ""])
+
+
+def _count(results: list[dict[str, Any]], step: str, word: str) -> int:
+    return sum(str(result.get(step, "")).startswith(word) for result in results)
+
+
+def totals(results: list[dict[str, Any]]) -> str:
+    """How many of each, by cause."""
+    built = [result for result in results if result["built"] == "yes"]
+    words = [
+        (
+            result["captured"].split(":")[0],
+            result.get("verified", "").split(" (")[0],
+            result.get("cut", "").split(":")[0],
+        )
+        for result in built
+    ]
+    lines = [f"{len(built)} of {len(results)} built"]
+    return "\n".join(lines + [f"{count:4} {' / '.join(word)[:150]}" for word, count in Counter(words).most_common()])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,115 @@
+"""An independent way to remove heads: in the attention itself, not at the output projection.
+
+Masking zeroes a head's features where the output projection reads them. If the module reads them elsewhere (compiled
+code, a functional call, a second stream), masking does nothing or half of the work, and nobody would notice. Here the
+head's attention is zeroed where it is computed, and the two ways are compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+
+from oattn_hub.attention.calls import Heads
+from oattn_hub.attention.hooks import FAST_PATH, ForwardHooks
+from oattn_hub.errors import SurgeryError
+from oattn_hub.pruning.masks import masked_sites
+from oattn_hub.pruning.sites import Head, heads_of
+
+if TYPE_CHECKING:
+    from oattn_hub.adapters import AttentionSite
+
+
+class _ZeroHeads(TorchFunctionMode):
+    """Zeroes heads of the site that runs, in fused attention and in every softmax with as many heads."""
+
+    def __init__(self, removed: dict[nn.Module, list[list[int]]], counts: dict[nn.Module, Heads]) -> None:
+        super().__init__()
+        self.removed, self.counts = removed, counts  # for every pass through the module
+        self.running: list[tuple[nn.Module, list[int]]] = []
+        self.runs: dict[nn.Module, int] = {}
+
+    def enter(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        """A site begins to run."""
+        turns = self.removed[module]
+        self.running.append((module, turns[self.runs.get(module, 0) % len(turns)]))
+        self.runs[module] = self.runs.get(module, 0) + 1
+
+    def leave(self, module: nn.Module, args: Any, kwargs: Any, well: bool) -> None:
+        """It ends."""
+        self.running.pop()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        name = getattr(func, "__name__", "")
+        if self.running and name in ("scaled_dot_product_attention", "softmax", "_softmax") and result.ndim > 2:
+            module, heads = self.running[-1]
+            return _without(result, heads, self.counts[module])
+        return result
+
+
+def _without(result: torch.Tensor, heads: Sequence[int], counts: Heads) -> torch.Tensor:
+    counts = counts.fitted(tuple(result.shape))
+    if result.ndim == 3 and result.shape[0] % counts.count == 0:
+        planes, axis = result.clone().unflatten(0, (-1, counts.count)), 1
+    elif result.ndim > 3 and result.shape[counts.axis] == counts.count:
+        planes, axis = result.clone(), counts.axis
+    else:
+        return result
+    with torch._C.DisableTorchFunction():
+        planes.index_fill_(axis, torch.tensor(heads, device=result.device, dtype=torch.long), 0)
+        return planes.reshape(result.shape)
+
+
+@contextmanager
+def ablated(sites: Sequence[AttentionSite], heads: Collection[Head]) -> Iterator[None]:
+    """Run the model with the attention of these heads set to zero."""
+    removed: dict[nn.Module, list[list[int]]] = {}
+    for site in sites:
+        removed.setdefault(site.module, []).append(heads_of(site.layer, heads))
+    counts = {site.module: Heads(site.n_heads, site.head_axis) for site in sites}
+    mode = _ZeroHeads(removed, counts)
+    hooks = ForwardHooks(removed, mode.enter, mode.leave)
+    try:
+        with mode:
+            yield
+    finally:
+        hooks.remove()
+
+
+def check_masking(
+    model: nn.Module,
+    sites: Sequence[AttentionSite],
+    heads: Collection[Head],
+    run: Callable[[], list[torch.Tensor]],
+    tolerance: float = 1e-3,
+) -> None:
+    """Raise if masking ``heads`` is not what zeroing their attention is; torch's fused modules are taken at their word.
+
+    Args:
+        model: The model that ``run`` runs.
+        run: Runs the model and returns outputs to compare.
+    """
+    if any(isinstance(module, FAST_PATH) for module in model.modules()):
+        return
+    with torch.no_grad():
+        with masked_sites(model, sites, heads):
+            masked = run()
+        with ablated(sites, heads):
+            expected = run()
+    worst = max((_difference(one, other) for one, other in zip(masked, expected, strict=True)), default=0.0)
+    if worst > tolerance:
+        raise SurgeryError(
+            f"Masking these {len(heads)} heads is not what removing their attention is: outputs differ by {worst:.2g} "
+            "of their size. The heads do not lie where the adapter says; describe the model in an adapter of your own."
+        )
+
+
+def _difference(one: torch.Tensor, other: torch.Tensor) -> float:
+    scale = float(other.float().abs().max()) or 1.0
+    return float((one.float() - other.float()).abs().max()) / scale
