@@ -50,7 +50,7 @@ def _haar_detail(subject: Subject) -> Values:
 def _details(group: GroupResult) -> Values:
     """(batches, heads) entropies without the constant function."""
     if group.details is None:  # a report of an older version keeps the coefficients of the first batch only
-        return np.abs(group.coefficients[:, 1:]).sum(axis=1)[None]
+        return np.asarray(np.abs(group.coefficients[:, 1:]).sum(axis=1)[None])
     return group.details
 
 
