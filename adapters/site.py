@@ -56,11 +56,6 @@ class AttentionSite:
     n_turns: int = 1
 
     @property
-    def site(self) -> AttentionSite:
-        """Itself, for code written when layouts were kept apart from sites."""
-        return self
-
-    @property
     def copies(self) -> Mapping[str, Any] | None:
         """``count`` and ``places`` of the heads of a cut module that computes some of them twice, else None."""
         return getattr(self.module, COPIES, None)

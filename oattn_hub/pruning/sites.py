@@ -68,6 +68,3 @@ def weights_fingerprint(sites: Sequence[AttentionSite]) -> str:
     check_plain(sites)
     ends = [site.output_weight.detach().float().cpu().numpy() for site in (sites[0], sites[-1])]
     return fingerprint(*ends)
-
-
-HeadSite = AttentionSite  # the name before sites knew their layouts
