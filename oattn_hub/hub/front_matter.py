@@ -8,6 +8,8 @@ from typing import Any
 import yaml
 
 FRONT_MATTER = re.compile(r"\A(?:\ufeff)?---[ \t]*\r?\n(.*?)^---[ \t]*\r?$", re.DOTALL | re.MULTILINE)
+_MAX_LETTERS = 128 * 1024
+_MAX_NODES = 20_000
 _TEXT_OR_LIST = ("base_model", "datasets", "language", "metrics", "tags")
 _TEXT = ("license", "library_name", "pipeline_tag", "license_name", "license_link", "base_model_relation")
 
@@ -19,14 +21,37 @@ def parse_front_matter(readme: str) -> dict[str, Any]:
         if readme.startswith("---"):
             raise ValueError("the front matter is not closed by a line of three dashes")
         return {}
-    try:
-        data = yaml.safe_load(match[1]) or {}
-    except yaml.YAMLError as error:
-        raise ValueError(f"the front matter is not valid YAML: {error}") from error
+    data = _load_yaml(match[1])
     if not isinstance(data, dict):
         raise ValueError("the front matter is not a mapping")
     _check_fields(data)
     return data
+
+
+def _load_yaml(text: str) -> Any:
+    """The value of a YAML text that is neither long nor, its aliases written out, large."""
+    if len(text) > _MAX_LETTERS:
+        raise ValueError(f"the front matter has {len(text):,} letters, more than the {_MAX_LETTERS:,} it may have")
+    try:
+        if _written_out(yaml.compose(text, Loader=yaml.SafeLoader), {}) > _MAX_NODES:
+            raise ValueError(f"its aliases stand for more than {_MAX_NODES:,} values")
+        return yaml.safe_load(text) or {}
+    except (yaml.YAMLError, ValueError, OverflowError) as error:  # a date or a number may have no meaning
+        raise ValueError(f"the front matter is not valid YAML: {error}") from error
+    except RecursionError:
+        raise ValueError("the front matter is nested too deeply") from None
+
+
+def _written_out(node: yaml.Node | None, known: dict[int, float]) -> float:
+    """How many values a node stands for, each alias counted as what it points to; one within itself is endless."""
+    if isinstance(node, yaml.MappingNode):
+        children = [child for pair in node.value for child in pair]
+    else:
+        children = node.value if isinstance(node, yaml.SequenceNode) else []
+    if id(node) not in known:
+        known[id(node)] = float("inf")  # while it is being counted
+        known[id(node)] = 1 + sum(_written_out(child, known) for child in children)
+    return known[id(node)]
 
 
 def _check_fields(data: dict[str, Any]) -> None:
@@ -49,7 +74,7 @@ def _check_model_index(index: Any) -> None:
 
     try:
         model_index_to_eval_results(index)
-    except (KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise ValueError(f'"model-index" is not in the form of evaluation results: {error!r}') from error
 
 

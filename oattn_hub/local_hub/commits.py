@@ -16,6 +16,7 @@ from oattn_hub.local_hub.blobs import BlobStore
 from oattn_hub.local_hub.discussions import open_pull_request
 from oattn_hub.local_hub.faults import Fault
 from oattn_hub.local_hub.metadata import check_card
+from oattn_hub.local_hub.paths import check_path
 from oattn_hub.local_hub.repos import Entry, Repo, entry_for
 from oattn_hub.local_hub.repositories import repo_url
 from oattn_hub.local_hub.routing import REPO, REVISION, TYPE, Request, Response, route
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
     from oattn_hub.local_hub.server import LocalHub
 
 _CONTENT = b'"content": "'
+_MAX_TITLE, _MAX_TEXT = 1000, 64_000  # letters
+_MAX_FILES = 100_000
+_MAX_LINE = 64 * 2**20  # beside the content: other clients' lines are parsed as a whole
 _SLICE = 4 * 2**20  # of base64, a multiple of four letters
 
 
@@ -49,7 +53,7 @@ def commit(hub: LocalHub, request: Request) -> Response:
                 stream.write(chunk)
         change = _read_change(path, hub.store.blobs, repo)
     if "README.md" in change.files:
-        check_card(hub.store.blobs.read(change.files["README.md"].sha256).decode("utf-8", "replace"))
+        check_card(hub.store.blobs, change.files["README.md"])
     url = repo_url(hub, repo.state.type, repo.state.id)
     words = (change.title, change.description, request.account.name)
     answer: dict[str, Any] = {"success": True}
@@ -79,7 +83,7 @@ class _Change:
     def check_parent(self, head: str) -> None:
         """Refuse a change that was made for another head."""
         if self.parent not in (None, head):
-            raise Fault(412, f"A commit has happened since. The head is {head}, not {self.parent}.")
+            raise Fault(412, f"A commit has happened since. The head is {head}, not {str(self.parent)[:40]}.")
 
     def apply(self, present: Mapping[str, Entry]) -> dict[str, Entry]:
         """The files after the change."""
@@ -102,15 +106,15 @@ def _read_change(path: Path, blobs: BlobStore, repo: Repo) -> _Change:
     for key, value, content in _lines(path):
         if key == "header":
             seen_header = True
-            change.title = str(value.get("summary") or "")
-            change.description = str(value.get("description") or "")
+            change.title = str(value.get("summary") or "")[:_MAX_TITLE]
+            change.description = str(value.get("description") or "")[:_MAX_TEXT]
             change.parent = value.get("parentCommit")
         elif key == "file":
             name = check_path(value["path"])
             if value.get("encoding", "base64") != "base64":
-                raise Fault(400, f"The encoding {value['encoding']!r} of {name} is not known")
+                raise Fault(400, f"The encoding of {name} is not base64")
             # Other clients write the line differently, and their content comes with the rest of it.
-            text = memoryview(value["content"].encode()) if value.get("content") else content
+            text = memoryview(str(value["content"]).encode()) if value.get("content") else content
             size = len(text) * 3 // 4 - bytes(text[-2:]).count(b"=")
             change.files[name] = entry_for(name, blobs.add(_decoded(text, name), size))
         elif key == "lfsFile":
@@ -121,7 +125,9 @@ def _read_change(path: Path, blobs: BlobStore, repo: Repo) -> _Change:
         elif key == "deletedFolder":
             change.removed_folders.append(check_path(value["path"].rstrip("/")))
         else:
-            raise Fault(400, f"The local Hub does not know the operation {key!r}")
+            raise Fault(400, f"The local Hub does not know the operation {key[:40]!r}")
+        if len(change.files) > _MAX_FILES:
+            raise Fault(413, f"A commit may add {_MAX_FILES} files at once")
     if not seen_header or not change.title:
         raise Fault(400, "The commit has no title")
     return change
@@ -141,6 +147,8 @@ def _lines(path: Path) -> Iterator[tuple[str, dict[str, Any], memoryview]]:
             end = data.find(b"\n", start)
             end = len(data) if end < 0 else end
             first, last = _content_span(data, start, end)
+            if first - start + end - last > _MAX_LINE:
+                raise Fault(413, "A line of the commit is too long")
             with view[first:last] as content:
                 yield *_parse(data[start:first] + data[last:end]), content
             start = end + 1
@@ -162,10 +170,10 @@ def _parse(line: bytes) -> tuple[str, dict[str, Any]]:
     try:
         item = json.loads(line)
         key, value = item["key"], item["value"]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise Fault(400, f"A line of the commit is not an operation: {error}") from error
     if not isinstance(value, dict) or (key != "header" and not isinstance(value.get("path"), str)):
-        raise Fault(400, f"The operation {key!r} has no path")
+        raise Fault(400, f"The operation {str(key)[:40]!r} has no path")
     return str(key), value
 
 
@@ -173,7 +181,7 @@ def _decoded(content: memoryview, name: str) -> Iterator[bytes]:
     for start in range(0, len(content), _SLICE):
         try:
             yield base64.b64decode(content[start : start + _SLICE], validate=True)
-        except binascii.Error as error:
+        except (binascii.Error, ValueError) as error:
             raise Fault(400, f"The content of {name} is not base64: {error}") from error
 
 
@@ -184,12 +192,3 @@ def _uploaded(name: str, value: dict[str, Any], repo: Repo) -> Entry:
     if value.get("size", blob.size) != blob.size:
         raise Fault(400, f"The large file {name} has {blob.size} bytes, not {value['size']}")
     return entry_for(name, blob)
-
-
-def check_path(path: str) -> str:
-    """Refuse names that could lead out of a folder, or that git could not hold."""
-    parts = path.split("/")
-    control = any(ord(letter) < 32 or letter == "\\" for letter in path)
-    if not path or control or any(part in ("", ".", "..", ".git") for part in parts) or len(path) > 1000:
-        raise Fault(400, f"{path!r} is not a valid path in a repo")
-    return path

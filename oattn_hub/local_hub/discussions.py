@@ -4,28 +4,31 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from oattn_hub.local_hub.accounts import Account
 from oattn_hub.local_hub.faults import Fault
 from oattn_hub.local_hub.repos import Repo, now
 from oattn_hub.local_hub.repositories import open_repo
 from oattn_hub.local_hub.routing import REPO, TYPE, Request, Response, route
+from oattn_hub.local_hub.store import check_role
 
 if TYPE_CHECKING:
     from oattn_hub.local_hub.server import LocalHub
 
-_NUMBER = "(?P<number>[0-9]+)"
+_MAX_PULL_REQUESTS = 1000
+_MAX_TITLE, _MAX_TEXT = 1000, 64_000  # letters
+_NUMBER = "(?P<number>[0-9]{1,9})"
 
 
 @route("POST", f"/api/{TYPE}/{REPO}/discussions")
 def create_discussion(hub: LocalHub, request: Request) -> Response:
     """Open a pull request to be filled by commits to its reference."""
-    if request.account is None:
-        raise Fault(401, "Invalid username or password.")
+    account = check_role(request.account)
     repo, wanted = open_repo(hub, request), request.json()
     if not wanted.get("pullRequest"):
         raise Fault(501, "The local Hub knows pull requests, not discussions without one")
     head = repo.resolve("main").oid
     number = open_pull_request(
-        repo, str(wanted.get("title")), str(wanted.get("description")), request.account.name, head, head, "main"
+        repo, str(wanted.get("title")), str(wanted.get("description")), account.name, head, head, "main"
     )
     return Response(body={"num": number, "pullRequest": True})
 
@@ -99,11 +102,13 @@ def open_pull_request(repo: Repo, title: str, description: str, author: str, bas
     """Add a pull request that leads from commit ``base`` to ``head``; it and its reference appear in one step."""
     with repo.lock:
         repo.branch_ref(target)
+        if len(repo.state.discussions) >= _MAX_PULL_REQUESTS:
+            raise Fault(403, f"{repo.state.id} has {_MAX_PULL_REQUESTS} pull requests already")
         number = len(repo.state.discussions) + 1
         item = {
             "num": number,
-            "title": title,
-            "description": description,
+            "title": title[:_MAX_TITLE],
+            "description": description[:_MAX_TEXT],
             "author": author,
             "created": now(),
             "status": "open",
@@ -112,6 +117,17 @@ def open_pull_request(repo: Repo, title: str, description: str, author: str, bas
         }
         repo.save(discussions=(*repo.state.discussions, item), refs={**repo.state.refs, f"refs/pr/{number}": head})
     return number
+
+
+def check_author(repo: Repo, revision: str, account: Account) -> None:
+    """Refuse whoever neither opened the pull request ``refs/pr/N`` nor may write to its repo."""
+    number = revision.removeprefix("refs/pr/")
+    known = number.isascii() and number.isdecimal() and len(number) < 10
+    if not known or not 1 <= int(number) <= len(repo.state.discussions):
+        raise Fault(404, f"Invalid rev id: {revision}", "RevisionNotFound")
+    item = repo.state.discussions[int(number) - 1]
+    if account.name != item["author"] and not account.may_write(repo.state.id.split("/")[0]):
+        raise Fault(403, f"Pull request {number} was opened by {item['author']}, not by {account.name}")
 
 
 def _find(repo: Repo, request: Request) -> dict[str, Any]:

@@ -19,7 +19,7 @@ _SANDBOX = (
     "sandbox allow-scripts; default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; "
     "style-src 'unsafe-inline'; img-src data:; font-src data:"
 )
-_RANGE = re.compile(r"bytes=(\d*)-(\d*)")
+_RANGE = re.compile(r"bytes=([0-9]{0,15})-([0-9]{0,15})")
 
 
 @route("GET", f"/(?:{TYPE}/)?{REPO}/(?:resolve|raw)/{REVISION}/(?P<path>.+)")

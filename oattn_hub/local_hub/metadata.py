@@ -2,32 +2,51 @@
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 from typing import Any
 
 from oattn_hub.hub.front_matter import listed, parse_front_matter
 from oattn_hub.local_hub.blobs import BlobStore
 from oattn_hub.local_hub.faults import Fault
-from oattn_hub.local_hub.repos import Commit
+from oattn_hub.local_hub.repos import Commit, Entry
+
+MAX_CARD = 2 * 2**20
 
 
-def check_card(readme: str) -> None:
+def check_card(blobs: BlobStore, readme: Entry) -> None:
     """Refuse a card that the Hub would refuse."""
+    if readme.size > MAX_CARD:
+        raise Fault(400, f"README.md has {readme.size:,} bytes; a card has no more than {MAX_CARD:,}")
     try:
-        parse_front_matter(readme)
+        parse_front_matter(blobs.read(readme.sha256).decode("utf-8", "replace"))
     except ValueError as error:
-        raise Fault(400, f"Invalid metadata in README.md: {error}") from error
+        raise Fault(400, f"Invalid metadata in README.md: {str(error)[:500]}") from error
 
 
 def card_data(blobs: BlobStore, commit: Commit) -> dict[str, Any]:
-    """The metadata of a commit's README; nothing if it has none."""
+    """The metadata of a commit's README; nothing if it has none, or none that can be read."""
     entry = commit.files.get("README.md")
-    return dict(_stored_card(blobs, entry.sha256)) if entry else {}
+    return dict(_stored_card(blobs, entry.sha256)) if entry and entry.size <= MAX_CARD else {}
 
 
 @lru_cache(maxsize=256)
 def _stored_card(blobs: BlobStore, sha256: str) -> dict[str, Any]:
-    return parse_front_matter(blobs.read(sha256).decode("utf-8", "replace"))
+    try:
+        card: dict[str, Any] = _plain(parse_front_matter(blobs.read(sha256).decode("utf-8", "replace")))
+        return card
+    except ValueError:  # stored by a version that was less strict: the others in a list must still be seen
+        return {}
+
+
+def _plain(value: Any) -> Any:
+    """As JSON can say it: YAML knows dates, sets and keys that are no texts."""
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | set | tuple):
+        return [_plain(item) for item in value]
+    finite = not isinstance(value, float) or math.isfinite(value)
+    return value if value is None or (isinstance(value, str | int | float) and finite) else str(value)
 
 
 def tags_of(card: dict[str, Any]) -> list[str]:

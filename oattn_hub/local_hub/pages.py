@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from html import escape
 from typing import TYPE_CHECKING
 
 from oattn_hub.hub.front_matter import FRONT_MATTER
+from oattn_hub.local_hub.metadata import MAX_CARD
 from oattn_hub.local_hub.repositories import open_repo
 from oattn_hub.local_hub.routing import REPO, Request, Response, route
 
 if TYPE_CHECKING:
     from oattn_hub.local_hub.server import LocalHub
 
-_COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
+_MAX_RENDERED = 200_000  # letters; a longer card is shown as plain text
 _PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>{title}</title>{base}
 <style>
@@ -44,7 +44,9 @@ def repo_page(hub: LocalHub, request: Request) -> Response:
     repo = open_repo(hub, request)
     commit = repo.resolve(request.revision)
     readme = commit.files.get("README.md")
-    text = hub.store.blobs.read(readme.sha256).decode("utf-8", "replace") if readme else "*This repo has no card.*"
+    text = "*This repo has no card.*"
+    if readme and readme.size <= MAX_CARD:
+        text = hub.store.blobs.read(readme.sha256).decode("utf-8", "replace")
     base = f"/{repo.state.id}/resolve/{commit.oid}/"
     files = "".join(
         f'<tr><td><a href="{escape(path)}">{escape(path)}</a></td><td>{entry.size:,} bytes</td></tr>'
@@ -61,8 +63,19 @@ def render_markdown(text: str) -> str:
     """A card as HTML: without its front matter and comments, and with any HTML in it shown as text."""
     from markdown_it import MarkdownIt
 
-    body = _COMMENT.sub("", FRONT_MATTER.sub("", text))
+    body = _without_comments(FRONT_MATTER.sub("", text))
+    if len(body) > _MAX_RENDERED:
+        return f"<pre>{escape(body)}</pre>"
     return str(MarkdownIt("commonmark", {"html": False}).enable(["table", "strikethrough"]).render(body))
+
+
+def _without_comments(text: str) -> str:
+    """By hand: a pattern takes quadratic time where many comments are opened and none is closed."""
+    kept, place = [], 0
+    while (start := text.find("<!--", place)) >= 0 and (end := text.find("-->", start)) >= 0:
+        kept.append(text[place:start])
+        place = end + len("-->")
+    return "".join([*kept, text[place:]])
 
 
 def _page(title: str, content: str, base: str = "") -> Response:

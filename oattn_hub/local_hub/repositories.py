@@ -89,6 +89,8 @@ def settings(hub: LocalHub, request: Request) -> Response:
     if "visibility" in wanted or "private" in wanted:
         repo.save(private=wanted.get("visibility") == "private" or bool(wanted.get("private")))
     if "gated" in wanted:
+        if wanted["gated"] not in (False, "auto", "manual"):
+            raise Fault(400, "'gated' is not one of false, auto, manual")
         repo.save(gated=wanted["gated"])
     return Response(body={})
 
@@ -104,7 +106,7 @@ def list_repos(hub: LocalHub, request: Request) -> Response:
         for card in [card_data(hub.store.blobs, commit)]
         if _matches(repo, tags_of(card), query)
     )
-    start, limit = (int(query.get(name, [default])[0]) for name, default in (("skip", "0"), ("limit", str(_PAGE))))
+    start, limit = request.number("skip", 0), request.number("limit", _PAGE)
     found = list(islice(matching, start, start + min(limit, _PAGE) + 1))
     full = any(query.get(name) for name in ("full", "cardData", "expand"))
     body = [_info(repo, commit, card, full, blobs=False) for repo, commit, card in found[:limit][:_PAGE]]
@@ -234,6 +236,6 @@ def _next_page(hub: LocalHub, request: Request, skip: int) -> dict[str, str]:
 
 
 def _ref_name(name: Any) -> str:
-    if not isinstance(name, str) or not _REF_NAME.fullmatch(name):
-        raise Fault(400, f"{name!r} is not a valid name for a branch or a tag")
+    if not isinstance(name, str) or len(name) > 200 or not _REF_NAME.fullmatch(name):
+        raise Fault(400, f"{str(name)[:100]!r} is not a valid name for a branch or a tag")
     return name

@@ -21,12 +21,16 @@ from oattn_hub.local_hub.faults import Fault
 if TYPE_CHECKING:
     from oattn_hub.local_hub.server import LocalHub
 
-_JSON_LIMIT = 64 * 2**20
+MAX_JSON = 16 * 2**20
 _CHUNK = 1 << 20
+_NUMBER = re.compile(r"[0-9]{1,9}", re.ASCII)
 
 TYPE = r"(?P<type>models|datasets|spaces)"
 REPO = r"(?P<id>[^/]+(?:/[^/]+)?)"  # without a namespace it names nothing here, and is answered so
 REVISION = r"(?P<revision>[^/]+)"
+
+
+MAX_ITEMS = 10_000
 
 
 class Body(Protocol):
@@ -52,16 +56,20 @@ class Request:
         while chunk := self.body.read(_CHUNK):
             yield chunk
 
-    def json(self) -> dict[str, Any]:
-        """The body as a JSON object."""
+    def content(self) -> bytes:
+        """The whole body, if it is not too large for that."""
         content = bytearray()
         for chunk in self.chunks():
             content += chunk
-            if len(content) > _JSON_LIMIT:
-                raise Fault(413, "The request is too large")
+            if len(content) > MAX_JSON:
+                raise Fault(413, f"The request has more than {MAX_JSON:,} bytes")
+        return bytes(content)
+
+    def json(self) -> dict[str, Any]:
+        """The body as a JSON object."""
         try:
-            value = json.loads(content or b"{}")
-        except ValueError as error:
+            value = json.loads(self.content() or b"{}")
+        except (ValueError, RecursionError) as error:
             raise Fault(400, f"The body is not JSON: {error}") from error
         if not isinstance(value, dict):
             raise Fault(400, "The body is not a JSON object")
@@ -69,7 +77,17 @@ class Request:
 
     def form(self) -> dict[str, list[str]]:
         """The body as a form."""
-        return parse_qs(b"".join(self.chunks()).decode(), keep_blank_values=True)
+        try:
+            return parse_qs(self.content().decode(), keep_blank_values=True)
+        except ValueError as error:
+            raise Fault(400, f"The body is not a form: {error}") from error
+
+    def number(self, name: str, default: int) -> int:
+        """A count in the query."""
+        value = self.query.get(name, [str(default)])[0]
+        if not _NUMBER.fullmatch(value):
+            raise Fault(400, f"{name} is {value[:20]!r}, not a count")
+        return int(value)
 
     def flag(self, name: str) -> bool:
         """Whether the query asks for ``name``."""
@@ -101,6 +119,14 @@ class Response:
     file: Path | None = None
     span: tuple[int, int] = (0, 0)  # offset and length within the file
     content_type: str = "application/json; charset=utf-8"
+
+
+def listed(value: Any, name: str) -> list[dict[str, Any]]:
+    """The list of objects that a JSON body has under a name."""
+    items = value.get(name, [])
+    if not isinstance(items, list) or len(items) > MAX_ITEMS or not all(isinstance(item, dict) for item in items):
+        raise Fault(400, f"{name!r} is not a list of at most {MAX_ITEMS} objects")
+    return items
 
 
 Route = Callable[["LocalHub", Request], Response]

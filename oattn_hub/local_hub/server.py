@@ -12,10 +12,13 @@ import json
 import secrets
 import sys
 import traceback
+from collections import deque
+from contextlib import suppress
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
+from socket import SHUT_RDWR, socket
+from threading import Lock, Thread
 from types import TracebackType
 from typing import Any, Self
 from urllib.parse import parse_qs, urlsplit
@@ -28,6 +31,7 @@ from oattn_hub.local_hub.routing import Request, Response, find_route
 from oattn_hub.local_hub.store import HubStore
 
 HOST = "127.0.0.1"
+MAX_CONNECTIONS = 128
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -36,17 +40,25 @@ class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server_version = "oattn-local-hub"
     disable_nagle_algorithm = True
-    timeout = 300
+    timeout = 120  # seconds that a client may be silent in the middle of a request
     server: _Server
 
     def do_GET(self) -> None:
         """Answer one request, whatever its method."""
+        self.server.begin_request(self.connection)
+        try:
+            self._answer_one()
+        finally:
+            self.server.end_request(self.connection)
+
+    def _answer_one(self) -> None:
         try:
             body = RequestBody(self.rfile, self.headers)
         except Fault as fault:  # where this request ends is unknown, so the connection ends with it
             self.close_connection = True
             return self._write(_refusal(fault))
         try:
+            self.server.hub.store.check_room(body.length)
             response = self.answer(body)
         except Fault as fault:
             response = _refusal(fault)
@@ -57,7 +69,8 @@ class Handler(BaseHTTPRequestHandler):
         except Exception:  # a request that no route expected must not take the connection with it
             traceback.print_exc()
             response = _refusal(Fault(500, "The local Hub failed on this request; its terminal says why"))
-        body.drain()
+        if not body.drain():
+            self.close_connection = True
         self._write(response)
 
     do_HEAD = do_POST = do_PUT = do_DELETE = do_GET  # noqa: N815
@@ -80,8 +93,10 @@ class Handler(BaseHTTPRequestHandler):
         length = response.span[1] if response.file else len(content)
         self.send_response(response.status)
         for name, value in {"Content-Type": response.content_type, **response.headers}.items():
-            self.send_header(name, value)
+            self.send_header(name, _one_line(value))
         self.send_header("Content-Length", str(length))
+        if self.close_connection:
+            self.send_header("Connection", "close")
         self.end_headers()
         if self.command == "HEAD" or not length:
             return
@@ -94,13 +109,52 @@ class Handler(BaseHTTPRequestHandler):
     def log_message(self, format: str, *args: Any) -> None:
         """Show requests only where they were asked for."""
         if self.server.hub.verbose:
-            print(f"{self.log_date_time_string()} {format % args}", file=sys.stderr)
+            print(f"{self.log_date_time_string()} {_one_line(format % args)}", file=sys.stderr)
 
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 512  # many clients connect at once
     hub: LocalHub
+
+    def __init__(self, address: tuple[str, int], handler: type[Handler]) -> None:
+        self._lock = Lock()
+        self._idle: dict[socket, None] = {}  # connections between two requests, the longest waiting first
+        self._busy: set[socket] = set()
+        super().__init__(address, handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Give the connection a thread; where there are too many, the one that idles longest has to go."""
+        with self._lock:
+            self._idle[request] = None
+            full = len(self._idle) + len(self._busy) > MAX_CONNECTIONS
+            oldest = next(iter(self._idle)) if full else None
+        if oldest is not None:
+            with suppress(OSError):
+                oldest.shutdown(SHUT_RDWR)  # its thread reads the end of the connection, and ends
+        if oldest is request:  # all others are at work
+            self.shutdown_request(request)
+        else:
+            super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        """Forget the connection."""
+        with self._lock:
+            self._idle.pop(request, None)
+            self._busy.discard(request)
+        super().shutdown_request(request)
+
+    def begin_request(self, connection: socket) -> None:
+        """A whole request head has come in: this connection is at work."""
+        with self._lock:
+            self._idle.pop(connection, None)
+            self._busy.add(connection)
+
+    def end_request(self, connection: socket) -> None:
+        """The answer is out."""
+        with self._lock:
+            self._busy.discard(connection)
+            self._idle[connection] = None
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that goes away is no event; anything else is shown."""
@@ -134,7 +188,7 @@ class LocalHub:
         self.large_files = large_files
         self.part_size = part_size  # larger files come in parts
         self.verbose = verbose
-        self.unknown_requests: list[str] = []
+        self.unknown_requests: deque[str] = deque(maxlen=1000)
         self._secret = secrets.token_bytes(32)
         self.store = HubStore(folder)
         try:
@@ -189,15 +243,20 @@ class LocalHub:
     def note_unknown(self, request: str) -> None:
         """Remember and show a request that no route knows."""
         self.unknown_requests.append(request)
-        print(f"oattn hub: unknown request {request}", file=sys.stderr)
+        print(f"oattn hub: unknown request {_one_line(request)}", file=sys.stderr)
 
 
 def _encode(body: Any) -> bytes:
-    return body.encode() if isinstance(body, str) else json.dumps(body).encode()
+    return body.encode("utf-8", "replace") if isinstance(body, str) else json.dumps(body).encode()
+
+
+def _one_line(text: str) -> str:
+    """The text without anything that could end a header or steer a terminal."""
+    return "".join(letter if 32 <= ord(letter) < 127 else "?" for letter in text[:2000])
 
 
 def _refusal(fault: Fault) -> Response:
-    headers = {"X-Error-Message": fault.message.replace("\n", " ").encode("ascii", "replace").decode()}
+    headers = {"X-Error-Message": _one_line(fault.message)}
     if fault.code:
         headers["X-Error-Code"] = fault.code
     return replace(Response(fault.status, fault.body), headers=headers)

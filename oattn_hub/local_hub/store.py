@@ -5,13 +5,14 @@ from __future__ import annotations
 import fcntl
 import re
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from threading import RLock
 from typing import TextIO
 from uuid import uuid4
 
-from oattn_hub.errors import StorageError
+from oattn_hub.errors import OattnError, StorageError
 from oattn_hub.local_hub.accounts import Account, Accounts
 from oattn_hub.local_hub.blobs import BlobStore
 from oattn_hub.local_hub.faults import Fault, repo_not_found
@@ -20,6 +21,8 @@ from oattn_hub.local_hub.repos import Repo, State, entry_for, now
 REPO_TYPES = ("model", "dataset", "space")
 _NAME = re.compile(r"(?!.*(?:--|\.\.))[\w][\w.-]{0,94}[\w]|\w", re.ASCII)
 _RESERVED = ("api", "datasets", "models", "spaces")
+_RESERVE = 2**28  # bytes of the disk that uploads leave free
+_SMALL = 2**20  # such requests are always tried: deleting takes one, too
 _GIT_ATTRIBUTES = b"*.safetensors filter=lfs diff=lfs merge=lfs -text\n"
 
 
@@ -34,12 +37,18 @@ class HubStore:
         self.accounts = Accounts(root)
         self._lock = RLock()
         shutil.rmtree(root / "trash", ignore_errors=True)
-        repos = [Repo.open(path.parent) for path in root.glob("repos/*/*/*/repo.json")]
-        self._repos = {(repo.state.type, repo.state.id): repo for repo in repos}
+        opened = (_open_repo(path.parent) for path in root.glob("repos/*/*/*/repo.json"))
+        self._repos = {(repo.state.type, repo.state.id): repo for repo in opened if repo is not None}
 
     def close(self) -> None:
         """Let another process have the folder."""
         self._lock_file.close()
+
+    def check_room(self, n_bytes: int) -> None:
+        """Refuse what would fill the disk, before the first byte is stored."""
+        free = shutil.disk_usage(self.root).free
+        if n_bytes > max(free - _RESERVE, 0) and n_bytes > _SMALL:
+            raise Fault(507, f"The local Hub has {free:,} bytes left, and {n_bytes:,} are to come")
 
     def open(self, repo_type: str, repo_id: str, account: Account | None, write: bool = False) -> Repo:
         """The repo, if this account may read (or write) it."""
@@ -118,6 +127,24 @@ class HubStore:
                 f"Another local Hub is running on {self.root}. Stop it or choose another --dir."
             ) from error
         return lock_file
+
+
+def _open_repo(folder: Path) -> Repo | None:
+    """The repo, or None if its state was damaged: one such repo must not keep all others from being served."""
+    try:
+        return Repo.open(folder)
+    except (OattnError, KeyError, TypeError, ValueError) as error:
+        print(f"oattn hub: {folder} is damaged and is not served ({error})", file=sys.stderr)
+        return None
+
+
+def check_role(account: Account | None) -> Account:
+    """Refuse whoever is not known, or has a token that may only read."""
+    if account is None:
+        raise Fault(401, "Invalid username or password.")
+    if account.role != "write":
+        raise Fault(403, f"The token of {account.name} may read only")
+    return account
 
 
 def check_write(account: Account | None, namespace: str) -> None:

@@ -7,16 +7,20 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from oattn_hub.local_hub.body import MAX_BODY
+from oattn_hub.local_hub.discussions import check_author
 from oattn_hub.local_hub.faults import Fault
+from oattn_hub.local_hub.paths import check_path
 from oattn_hub.local_hub.repos import Repo, is_large
 from oattn_hub.local_hub.repositories import open_repo
-from oattn_hub.local_hub.routing import REPO, REVISION, TYPE, Request, Response, route
+from oattn_hub.local_hub.routing import MAX_ITEMS, REPO, REVISION, TYPE, Request, Response, listed, route
+from oattn_hub.local_hub.store import check_role
 
 if TYPE_CHECKING:
     from oattn_hub.local_hub.server import LocalHub
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-_OBJECT = f"/_lfs/{TYPE}/{REPO}/(?P<oid>[0-9a-f]{{64}})/(?P<size>[0-9]+)"
+_OBJECT = f"/_lfs/{TYPE}/{REPO}/(?P<oid>[0-9a-f]{{64}})/(?P<size>[0-9]{1, 15})"
 
 
 @route("POST", f"/api/{TYPE}/{REPO}/preupload/{REVISION}")
@@ -25,8 +29,8 @@ def preupload(hub: LocalHub, request: Request) -> Response:
     repo = open_for_upload(hub, request)
     present = repo.resolve(request.revision).files
     answers = []
-    for file in request.json().get("files", []):
-        path, size = file["path"], file["size"]
+    for file in listed(request.json(), "files"):
+        path, size = check_path(file.get("path")), check_size(file.get("size"))
         by_lfs = hub.large_files == "lfs" and is_large(path, size)
         answer = {"path": path, "uploadMode": "lfs" if by_lfs else "regular", "shouldIgnore": False}
         if path in present:
@@ -38,14 +42,18 @@ def preupload(hub: LocalHub, request: Request) -> Response:
 @route("POST", f"/(?:{TYPE}/)?{REPO}\\.git/info/lfs/objects/batch")
 def lfs_batch(hub: LocalHub, request: Request) -> Response:
     """Where each large file is to be put; one that this repo has needs no upload."""
-    if request.account is None:
-        raise Fault(401, "Invalid username or password.")
+    check_role(request.account)
     repo, wanted = open_repo(hub, request), request.json()
     if wanted.get("operation") != "upload":
         raise Fault(422, f"The operation {wanted.get('operation')!r} is not supported")
-    objects = [_object(hub, repo, item) for item in wanted.get("objects", [])]
+    items = listed(wanted, "objects")
+    if sum(_n_parts(hub, check_size(item.get("size"))) for item in items) > MAX_ITEMS:
+        raise Fault(413, f"The large files would come in more than {MAX_ITEMS} parts; ask for fewer at once")
+    objects = [_object(hub, repo, item) for item in items]
     kinds = {item.pop("transfer", "basic") for item in objects}
-    transfer = "multipart" if "multipart" in kinds and "multipart" in wanted.get("transfers", []) else "basic"
+    transfers = wanted.get("transfers", [])
+    multipart = "multipart" in kinds and isinstance(transfers, list) and "multipart" in transfers
+    transfer = "multipart" if multipart else "basic"
     return Response(body={"transfer": transfer, "objects": objects})
 
 
@@ -57,18 +65,22 @@ def put_object(hub: LocalHub, request: Request) -> Response:
     return Response(body={})
 
 
-@route("PUT", _OBJECT + "/part/(?P<part>[0-9]+)/(?P<signature>[0-9a-f]+)")
+@route("PUT", _OBJECT + "/part/(?P<part>[0-9]{1,9})/(?P<signature>[0-9a-f]+)")
 def put_part(hub: LocalHub, request: Request) -> Response:
     """One part of a large file."""
     part = int(request.parts["part"])
     _, oid, size = _signed_object(hub, request, part)
     expected = min(hub.part_size, size - (part - 1) * hub.part_size)
     with hub.store.blobs.scratch() as draft:
+        count = 0
         with draft.open("wb") as stream:
             for chunk in request.chunks():
+                count += len(chunk)
+                if count > expected:
+                    break
                 stream.write(chunk)
-        if draft.stat().st_size != expected:
-            raise Fault(400, f"Part {part} has {draft.stat().st_size} bytes, expected were {expected}")
+        if count != expected:
+            raise Fault(400, f"Part {part} has {count} bytes or more, expected were {expected}")
         draft.replace(hub.store.blobs.part_path(oid, part))
     return Response(body={}, headers={"ETag": f'"{hub.sign(oid, part)[:32]}"'})
 
@@ -78,8 +90,9 @@ def complete_parts(hub: LocalHub, request: Request) -> Response:
     """Join the parts; their SHA-256 must be what was announced."""
     repo, oid, size = _signed_object(hub, request, "complete")
     count = _n_parts(hub, size)
-    listed = [(item.get("partNumber"), str(item.get("etag")).strip('"')) for item in request.json().get("parts", [])]
-    if listed != [(part, hub.sign(oid, part)[:32]) for part in range(1, count + 1)]:
+    parts = listed(request.json(), "parts")
+    named = [(part.get("partNumber"), str(part.get("etag")).strip('"')) for part in parts]
+    if named != [(part, hub.sign(oid, part)[:32]) for part in range(1, count + 1)]:
         raise Fault(400, f"The list of parts is not that of the {count} uploaded parts")
     paths = [hub.store.blobs.part_path(oid, part) for part in range(1, count + 1)]
     if not all(path.exists() for path in paths):
@@ -101,25 +114,32 @@ def verify_object(hub: LocalHub, request: Request) -> Response:
 
 
 def open_for_upload(hub: LocalHub, request: Request) -> Repo:
-    """Whoever may read a public repo may open a pull request there; anything else takes the right to write."""
-    if request.flag("create_pr") or request.revision.startswith("refs/pr/"):
-        if request.account is None:
-            raise Fault(401, "Invalid username or password.")
-        return open_repo(hub, request)
-    return open_repo(hub, request, write=True)
+    """Whoever may read a repo, and has a token that may write, may open a pull request there and add to his own."""
+    if not request.flag("create_pr") and not request.revision.startswith("refs/pr/"):
+        return open_repo(hub, request, write=True)
+    account = check_role(request.account)
+    repo = open_repo(hub, request)
+    if not request.flag("create_pr"):
+        check_author(repo, request.revision, account)
+    return repo
 
 
 def check_sha256(oid: Any) -> str:
     """Refuse a name for a large file that is none; it becomes part of a file name here."""
     if not isinstance(oid, str) or not _SHA256.fullmatch(oid):
-        raise Fault(422, f"{oid!r} is not a SHA-256")
+        raise Fault(422, f"{str(oid)[:80]!r} is not a SHA-256")
     return oid
 
 
+def check_size(size: Any) -> int:
+    """Refuse a size that no file has; memory and disk are taken for it."""
+    if not isinstance(size, int) or isinstance(size, bool) or not 0 <= size <= MAX_BODY:
+        raise Fault(422, f"{str(size)[:40]!r} is not a file size between 0 and {MAX_BODY:,} bytes")
+    return size
+
+
 def _object(hub: LocalHub, repo: Repo, item: dict[str, Any]) -> dict[str, Any]:
-    oid, size = check_sha256(item.get("oid")), item.get("size")
-    if not isinstance(size, int) or size < 0:
-        raise Fault(422, f"{size!r} is not a file size")
+    oid, size = check_sha256(item.get("oid")), check_size(item.get("size"))
     answer: dict[str, Any] = {"oid": oid, "size": size}
     if repo.uploaded(oid):
         return answer
