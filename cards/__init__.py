@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, UndefinedError
+from markupsafe import Markup
 
 from oattn_hub.errors import InvalidInput
 
@@ -35,9 +36,21 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
         autoescape=False,  # Markdown, not HTML
+        finalize=_text,
     )
     environment.filters["cell"] = _cell
+    environment.filters["code"] = _code
     return environment
+
+
+def _text(value: Any) -> Any:
+    """A value within Markdown: HTML in what a file says is shown, and never becomes HTML."""
+    return value.replace("<", "&lt;") if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+def _code(value: Any) -> Markup:
+    """A value within code, where nothing is HTML; it cannot end the code it stands in."""
+    return Markup(str(value).replace("`", "'"))
 
 
 def _cell(value: Any) -> str:

@@ -24,9 +24,21 @@ def is_local(endpoint: str) -> bool:
 
 def token_for(endpoint: str, token: str | bool | None) -> str | bool | None:
     """The token to send there: the one given; otherwise, to a local Hub, only one that a local Hub made."""
-    from huggingface_hub import get_token
+    from huggingface_hub import constants, get_token
 
-    if token is not None or not is_local(endpoint):
+    if isinstance(token, str) or token is False or not is_local(endpoint):
         return token
     implicit = get_token() or ""
-    return implicit if implicit.startswith(LOCAL_TOKEN_PREFIX) else False
+    if implicit.startswith(LOCAL_TOKEN_PREFIX):
+        return implicit
+    if is_local(constants.ENDPOINT):
+        # Libraries above the client make requests of their own and name no token; then the client would take this one.
+        constants.HF_HUB_DISABLE_IMPLICIT_TOKEN = True
+    return False
+
+
+def default_token(token: str | bool | None) -> str | bool | None:
+    """The same for the Hub that this process is set to (``HF_ENDPOINT``)."""
+    from huggingface_hub import constants
+
+    return token_for(constants.ENDPOINT, token)

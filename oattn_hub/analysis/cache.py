@@ -29,6 +29,7 @@ from oattn_hub.errors import OattnError
 from oattn_hub.files import fingerprint, read_json, sha256_file, write_json
 from oattn_hub.models.identify import is_hub_id
 from oattn_hub.report import Report
+from oattn_hub.tokens import default_token
 from oattn_hub.versions import versions
 
 _SOURCES = (
@@ -157,7 +158,9 @@ def _hub_commit(repo_id: str, options: Mapping[str, Any]) -> str | None:
         return str(revision)
     if not (options.get("local_files_only") or constants.HF_HUB_OFFLINE):
         try:
-            return HfApi(token=options.get("token")).model_info(repo_id, revision=revision, timeout=5).sha
+            return (
+                HfApi(token=default_token(options.get("token"))).model_info(repo_id, revision=revision, timeout=5).sha
+            )
         except Exception:  # no connection, no such repo, no right: loading the model will say which
             pass
     cached = try_to_load_from_cache(repo_id, "config.json", cache_dir=options.get("cache_dir"), revision=revision)

@@ -8,6 +8,7 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from oattn_hub.cli import checks
+from oattn_hub.cli.loading import add_permission_arguments, loading_options
 from oattn_hub.cli.terminal import add_json_flag, console, next_commands, print_json, progress_bar
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seeds", type=int, default=5, help="random removals to compare with (5)")
     parser.add_argument("--seed", type=int, default=0, help="of inputs, random removals and bootstrap (0)")
     parser.add_argument("--figure", type=Path, help="where to draw the curves (REPORT/figures/evaluation-….png)")
+    add_permission_arguments(parser)
     add_json_flag(parser)
 
 
@@ -61,6 +63,7 @@ def run(args: argparse.Namespace) -> int:
             seeds=args.seeds,
             seed=args.seed,
             progress=progress,
+            **loading_options(args),
         )
     joined = report.with_evaluation(section)
     joined.save(args.report)

@@ -19,17 +19,23 @@ _NAMES = (
 
 def add_loading_arguments(parser: argparse.ArgumentParser) -> None:
     """Where the model comes from and what may be done to load it."""
-    group = parser.add_argument_group("loading")
+    group = add_permission_arguments(parser)
     group.add_argument("--revision", help="branch, tag or commit on the Hub")
+    group.add_argument("--gguf-file", help="which GGUF file, if the folder has several")
+    group.add_argument("--task", help="which head to load instead of the model's own")
+
+
+def add_permission_arguments(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
+    """What may be done to load the model that a report or a plan names; files never grant it."""
+    group = parser.add_argument_group("loading")
     group.add_argument("--token", help="a Hub token, if not the one you are logged in with")
     group.add_argument("--cache-dir", help="where downloads are kept")
     group.add_argument("--local-files-only", action="store_true", help="never contact the Hub")
     group.add_argument("--trust-remote-code", action="store_true", help="run code that comes with the model")
     group.add_argument("--allow-pickle", action="store_true", help="also load .bin weights, which are pickles")
-    group.add_argument("--gguf-file", help="which GGUF file, if the folder has several")
-    group.add_argument("--task", help="which head to load instead of the model's own")
+    return group
 
 
 def loading_options(args: argparse.Namespace) -> dict[str, Any]:
     """The options that were given, by the names ``load_model`` and ``analyze`` know them."""
-    return {name: value for name in _NAMES if (value := getattr(args, name)) not in (None, False)}
+    return {name: value for name in _NAMES if (value := getattr(args, name, None)) not in (None, False)}

@@ -8,6 +8,7 @@ from shlex import quote
 from typing import Any
 
 from oattn_hub.cli import checks
+from oattn_hub.cli.loading import add_permission_arguments, loading_options
 from oattn_hub.cli.terminal import add_json_flag, console, next_commands, print_json, progress_bar
 from oattn_hub.errors import InvalidInput
 
@@ -30,6 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, help="folder for the checkpoint; without it only the plan is made")
     parser.add_argument("--no-verify", action="store_true", help="do not load the checkpoint again and compare")
     parser.add_argument("--plan", type=Path, help="also write the plan as JSON")
+    add_permission_arguments(parser)
     add_json_flag(parser)
 
 
@@ -112,6 +114,7 @@ def _plan(args: argparse.Namespace, progress: Any) -> Any:
         "heads": None if args.heads is None else parse_heads(args.heads),
     }
     common = {"score": args.score, "min_heads_per_layer": args.min_heads_per_layer, "model": args.model}
+    common |= loading_options(args)
     return report.plan(**options, **common, metric=args.metric, data=args.data, progress=progress)
 
 
@@ -119,7 +122,7 @@ def _cut(args: argparse.Namespace, plan: Any) -> dict[str, Any]:
     from oattn_hub.report import Report
 
     evaluation = None if args.report.is_file() else Report.load(args.report).evaluation
-    pruned = plan.apply(args.model, evaluation=evaluation)
+    pruned = plan.apply(args.model, evaluation=evaluation, **loading_options(args))
     pruned.save_pretrained(args.out, variant=args.variant, verify=not args.no_verify)
     if not args.json:
         console().print(str(pruned.result), markup=False)

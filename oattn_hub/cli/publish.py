@@ -19,6 +19,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--report", type=Path, metavar="DIR", help="the report whose evaluation a checkpoint's card shows"
     )
+    parser.add_argument(
+        "--include", action="append", default=[], metavar="FILE", help="a further file of the folder; may be repeated"
+    )
     parser.add_argument("--private", action="store_true", help="if the repo is new, make it private")
     parser.add_argument("--revision", help="the branch to publish to; made if it is not there (main)")
     parser.add_argument("--create-pr", action="store_true", help="open a pull request instead of writing to the branch")
@@ -46,6 +49,7 @@ def run(args: argparse.Namespace) -> int:
         args.folder,
         args.repo_id,
         report=args.report,
+        include=args.include,
         private=args.private or None,
         revision=args.revision,
         create_pr=args.create_pr,

@@ -11,6 +11,7 @@ from oattn_hub.cards import render
 from oattn_hub.hub.readme import build_readme
 from oattn_hub.report import findings as words
 from oattn_hub.report.answer import GO, STAY, Answer, answer
+from oattn_hub.report.plot import group_suffix
 
 if TYPE_CHECKING:
     from oattn_hub.records import ModelInfo, Provenance
@@ -96,7 +97,7 @@ def _group_values(report: Report, found: Answer, group: str, figures: list[str])
     verdicts = {head: found.verdicts.get((head.layer, head.head), "") for head in heads}
     chosen = [[head for head in heads if verdicts[head] == verdict][:_SHOWN] for verdict in (GO, STAY)]
     shown = [*chosen[0], *chosen[1]] if found.measured else heads[:_SHOWN]
-    suffix = "" if len(report.groups) == 1 else f"-{group}"
+    suffix = group_suffix(report, group)
     return {
         "name": group,
         "n_heads": len(heads),

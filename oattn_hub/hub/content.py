@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from oattn_hub.hub.selection import visible_files
+
 if TYPE_CHECKING:
     from huggingface_hub.hf_api import RepoSibling
 
@@ -42,6 +44,5 @@ class ContentId:
 
 
 def content_ids(folder: Path) -> dict[str, ContentId]:
-    """The content of every file under a folder, by its path with forward slashes."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
-    return {path.relative_to(folder).as_posix(): ContentId.of(path) for path in files}
+    """The content of every file under a folder that may be published, by its path with forward slashes."""
+    return {name: ContentId.of(folder / name) for name in visible_files(folder)}

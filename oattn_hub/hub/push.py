@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +17,7 @@ from oattn_hub.hub.card import DATASET, report_readme
 from oattn_hub.hub.checkpoint_card import checkpoint_readme
 from oattn_hub.hub.content import content_ids
 from oattn_hub.hub.publish import Publication, publish_folder
+from oattn_hub.hub.selection import copy_files, included
 from oattn_hub.models.identify import license_of
 
 if TYPE_CHECKING:
@@ -77,21 +78,29 @@ def push_folder(
     repo_id: str,
     *,
     report: str | Path | None = None,
+    include: Iterable[str] = (),
     commit_message: str | None = None,
     dry_run: str | Path | None = None,
     **options: Any,
 ) -> Publication:
-    """Publish a folder that ``report.save`` or ``pruned.save_pretrained`` wrote.
+    """Publish a folder that ``report.save`` or ``pruned.save_pretrained`` wrote: what it is made of, nothing else.
 
-    ``report`` is the folder of the report that a checkpoint's card takes its evaluation from.
+    ``report`` is the folder of the report that a checkpoint's card takes its evaluation from; ``include`` names
+    further files of the folder, or patterns such as ``notes/*.md``.
     """
+    more = included(Path(source), include)
     if kind_of(Path(source)) == "report":
-        return push_report(_load_report(source), repo_id, commit_message=commit_message, dry_run=dry_run, **options)
+        found = _load_report(source)
+        with _folder(dry_run) as folder:
+            copy_files(Path(source), folder, more)
+            write_report_folder(found, folder, repo_id)
+            message = commit_message or f"Head report of {found.model.id}"
+            return _publish(folder, repo_id, "report", message, dry_run, options)
     from oattn_hub.pruning import read_manifest
 
     manifest = read_manifest(Path(source))  # a checkpoint that was changed since is not published
     with _folder(dry_run) as folder:
-        shutil.copytree(source, folder, dirs_exist_ok=True)
+        copy_files(Path(source), folder, [*manifest["sha256"], _MANIFEST, *more])
         evaluation = _load_report(report).evaluation if report is not None else None
         write_checkpoint_card(folder, repo_id, evaluation=evaluation)
         return _publish(folder, repo_id, "checkpoint", commit_message or _message(manifest), dry_run, options)

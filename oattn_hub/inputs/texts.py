@@ -14,6 +14,7 @@ from torch import Tensor
 
 from oattn_hub.errors import InvalidInput, LoadError, MissingDependency
 from oattn_hub.models.load import LoadedModel
+from oattn_hub.tokens import default_token
 
 _BUNDLED = "shakespeare.txt"
 _DATASET = "dataset:"
@@ -96,7 +97,9 @@ def _read_dataset(address: str) -> tuple[str, str]:
     options = {name: values[0] for name, values in parse_qs(parts.query).items()}
     column = options.get("column", "text")
     try:
-        rows = load_dataset(parts.path, options.get("config"), split=options.get("split", "test"))
+        rows = load_dataset(
+            parts.path, options.get("config"), split=options.get("split", "test"), token=default_token(None)
+        )
         return "\n\n".join(rows[column]), f"{address} ({len(rows)} rows)"
     except Exception as error:  # datasets raises a dozen unrelated classes
         raise LoadError(f"{address} cannot be loaded: {' '.join(str(error).split())[:300]}") from error

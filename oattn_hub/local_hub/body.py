@@ -51,11 +51,12 @@ class RequestBody:
     def drain(self) -> bool:
         """Throw away what the route did not read; False if that would be too much, and the connection has to end."""
         thrown = 0
-        while data := self.read(1 << 20):
+        while thrown + self._left <= _MAX_DRAIN:
+            data = self.read(1 << 20)
+            if not data:
+                return True
             thrown += len(data)
-            if thrown > _MAX_DRAIN or self._left > _MAX_DRAIN:
-                return False
-        return True
+        return False
 
     def _next_chunk(self) -> None:
         line = self._stream.readline(_MAX_LINE)

@@ -12,7 +12,6 @@ import json
 import secrets
 import sys
 import traceback
-from collections import deque
 from contextlib import suppress
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -32,6 +31,7 @@ from oattn_hub.local_hub.store import HubStore
 
 HOST = "127.0.0.1"
 MAX_CONNECTIONS = 128
+_MAX_NOTED = 1000
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -188,7 +188,7 @@ class LocalHub:
         self.large_files = large_files
         self.part_size = part_size  # larger files come in parts
         self.verbose = verbose
-        self.unknown_requests: deque[str] = deque(maxlen=1000)
+        self.unknown_requests: list[str] = []  # the first ones: they show that a client has learned something new
         self._secret = secrets.token_bytes(32)
         self.store = HubStore(folder)
         try:
@@ -242,7 +242,8 @@ class LocalHub:
 
     def note_unknown(self, request: str) -> None:
         """Remember and show a request that no route knows."""
-        self.unknown_requests.append(request)
+        if len(self.unknown_requests) < _MAX_NOTED:
+            self.unknown_requests.append(request)
         print(f"oattn hub: unknown request {_one_line(request)}", file=sys.stderr)
 
 

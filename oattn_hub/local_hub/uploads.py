@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from oattn_hub.local_hub.server import LocalHub
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-_OBJECT = f"/_lfs/{TYPE}/{REPO}/(?P<oid>[0-9a-f]{{64}})/(?P<size>[0-9]{1, 15})"
+_OBJECT = f"/_lfs/{TYPE}/{REPO}/(?P<oid>[0-9a-f]{{64}})/(?P<size>[0-9]{{1,15}})"
 
 
 @route("POST", f"/api/{TYPE}/{REPO}/preupload/{REVISION}")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from oattn_hub.files import fingerprint, sha256_file
+from oattn_hub.tokens import default_token
 
 if TYPE_CHECKING:
     from torch import nn
@@ -79,7 +80,8 @@ def license_of(source: str | None, **hub_options: Any) -> str | None:
     card = Path(source) / "README.md"
     try:
         if is_hub_repo(source):
-            card = Path(hf_hub_download(source, "README.md", **hub_options))
+            token = default_token(hub_options.pop("token", None))
+            card = Path(hf_hub_download(source, "README.md", token=token, **hub_options))
         return ModelCard.load(card).data.license if card.is_file() else None
     except (OSError, ValueError):  # no card, no connection, or front matter that is not valid: not worth failing for
         return None

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from torch import nn
@@ -21,10 +21,13 @@ from oattn_hub.models.identify import (
     public_name,
     weights_fingerprint,
 )
+from oattn_hub.models.timm_models import PICKLED_WEIGHTS, load_timm_folder
 from oattn_hub.models.unwrap import unwrap
 from oattn_hub.records import OPTIONS_FROM_FILES, ModelInfo
+from oattn_hub.tokens import default_token
 
 PRUNING_KEY = "oattn_pruning"
+PERMISSIONS = ("trust_remote_code", "allow_pickle", "token", "cache_dir", "local_files_only")
 _PRUNED_FILES = ["*.json", "*.jinja", "*.model", "*.safetensors", "*.txt"]
 
 # task -> Auto class, for a checkpoint whose config names no architecture, or when another head is wanted
@@ -148,7 +151,9 @@ def load_model(
         return _wrap(*unwrap(spec))
     if task is not None and task not in TASKS:
         raise InvalidInput(f"task is {task!r}; choose from {', '.join(TASKS)}.")
-    source = str(spec)
+    if gguf_file is not None and (PurePath(gguf_file).is_absolute() or ".." in PurePath(gguf_file).parts):
+        raise InvalidInput(f"gguf_file is {gguf_file!r}; give the name of a file in the model's folder.")
+    source, token = str(spec), default_token(token)
     request = _Request(
         source, revision, token, cache_dir, local_files_only, trust_remote_code, allow_pickle, gguf_file, task
     )
@@ -164,14 +169,30 @@ def load_model(
     return loaded
 
 
+def load_again(info: ModelInfo, **permissions: Any) -> LoadedModel:
+    """Load the model that a report or a plan names.
+
+    A file says which model it is and never what may be done to load it: that is what only the caller may grant.
+
+    Args:
+        info: The model's identity, with a ``source``.
+        permissions: Those of :func:`load_model` named in ``PERMISSIONS``.
+    """
+    if unknown := sorted(set(permissions) - set(PERMISSIONS)):
+        raise InvalidInput(f"Unknown options {unknown}; for loading the model there are {', '.join(PERMISSIONS)}.")
+    return load_model(str(info.source), **info.loading_options, **permissions)
+
+
 def _load(request: _Request) -> LoadedModel:
     folder = Path(request.source)
     if folder.is_dir():
         return _load_folder(folder, request)
     if folder.is_file():
         raise LoadError(f"{folder} is a file, not a folder. Give the folder that holds config.json and the weights.")
-    if request.source.startswith(("timm/", "hf-hub:", "hf_hub:")) or _is_timm_name(request.source):
-        return _load_timm(request)
+    if request.source.startswith(("hf-hub:", "hf_hub:")):
+        return _load_timm_repo(request, request.source.partition(":")[2])
+    if _is_timm_name(request.source):
+        return _load_timm_name(request)
     if _looks_like_path(request.source):
         raise LoadError(f"{request.source} does not exist. Give a folder, a Hub id (owner/name) or a timm name.")
     return _load_repo(request)
@@ -187,7 +208,7 @@ def _load_repo(request: _Request) -> LoadedModel:
     if PRUNING_KEY in config:
         return _load_pruned_repo(pinned)
     if _is_timm_config(config):
-        return _load_timm(replace(pinned, source=f"hf-hub:{request.source}"))
+        return _load_timm_repo(pinned, request.source)
     return _load_transformers(pinned)
 
 
@@ -213,7 +234,8 @@ def _load_folder(folder: Path, request: _Request) -> LoadedModel:
     if PRUNING_KEY in config:
         return _load_pruned(folder)
     if _is_timm_config(config):
-        return _load_timm(replace(request, source=f"local-dir:{folder}"))
+        model = load_timm_folder(folder, request.allow_pickle)
+        return _describe(model, None, public_name(str(folder)), content_fingerprint(folder), str(folder), request)
     return _load_transformers(request)
 
 
@@ -223,7 +245,8 @@ def _load_pruned(folder: Path) -> LoadedModel:
     loaded: Any = load_pruned(folder)
     model = loaded if isinstance(loaded, nn.Module) else loaded.model
     library = _library(model)
-    processor = _processor(_modality(model, library), str(folder), {}) if library == "transformers" else None
+    options = {"trust_remote_code": False}
+    processor = _processor(_modality(model, library), str(folder), options) if library == "transformers" else None
     return _describe(model, processor, public_name(str(folder)), content_fingerprint(folder), str(folder))
 
 
@@ -261,17 +284,29 @@ def _model_class(request: _Request) -> Any:
     return getattr(transformers, named, None) or find_model_class(named) or transformers.AutoModel
 
 
-def _load_timm(request: _Request) -> LoadedModel:
+def _load_timm_name(request: _Request) -> LoadedModel:
+    """One of timm's own models, from the repo that timm names for it."""
     import timm
 
-    name = f"hf-hub:{request.source}" if request.source.startswith("timm/") else request.source
-    if request.revision is not None and "@" not in name:
-        name = f"{name}@{request.revision}"
-    model = timm.create_model(name, pretrained=True, cache_dir=request.cache_dir)
-    source = request.source.removeprefix("local-dir:")
-    folder = Path(source)
-    revision = content_fingerprint(folder) if folder.is_dir() else weights_fingerprint(model)
-    return _describe(model, None, public_name(source), revision, source, request)
+    known = timm.get_pretrained_cfg(request.source)
+    if known is None or not known.hf_hub_id or known.hf_hub_filename:
+        raise LoadError(
+            f"timm has no weights for {request.source} on the Hub that are not a pickle. Build it with "
+            "timm.create_model and pass the module."
+        )
+    return _load_timm_repo(request, known.hf_hub_id)
+
+
+def _load_timm_repo(request: _Request, name: str) -> LoadedModel:
+    """A timm model on the Hub: its config and its weights are fetched, and nothing of them is run."""
+    from huggingface_hub import snapshot_download
+
+    repo_id, _, tag = name.partition("@")
+    options: dict[str, Any] = {**request.hub_options, **({"revision": tag} if tag else {})}
+    wanted = ["config.json", "*.safetensors", *(PICKLED_WEIGHTS if request.allow_pickle else ())]
+    folder = Path(snapshot_download(repo_id, allow_patterns=wanted, **options))
+    model = load_timm_folder(folder, request.allow_pickle)
+    return _describe(model, None, request.source, folder.name, request.source, request)
 
 
 def _wrap(module: nn.Module, processor: Any = None) -> LoadedModel:

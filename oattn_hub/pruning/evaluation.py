@@ -14,7 +14,7 @@ from oattn_hub.adapters import AttentionSite
 from oattn_hub.errors import InvalidInput
 from oattn_hub.inputs import CalibrationInputs, calibration_inputs
 from oattn_hub.models.identify import batch_fingerprint
-from oattn_hub.models.load import LoadedModel, load_model
+from oattn_hub.models.load import LoadedModel, load_again, load_model
 from oattn_hub.progress import Progress, silent
 from oattn_hub.pruning.masks import masked_sites
 from oattn_hub.pruning.scores import Score, Subject, resolve_scores
@@ -71,6 +71,7 @@ def evaluate(
     seed: int = 0,
     adapter: str | None = None,
     progress: Progress = silent,
+    **permissions: Any,
 ) -> EvaluationSection:
     """Rank the heads by every score and measure what removing the lowest costs.
 
@@ -88,11 +89,12 @@ def evaluate(
         seed: of the inputs, the random removals and the bootstrap.
         adapter: name of the adapter, if the model's own choice is not wanted.
         progress: told about each evaluation.
+        permissions: what only the caller may grant to load the model: ``trust_remote_code``, ``token`` …
     """
     if seeds < 5:
         raise InvalidInput(f"seeds is {seeds}; random removal needs at least 5 to be a comparison.")
     start = time.perf_counter()
-    loaded = load_subject(report, model)
+    loaded = load_subject(report, model, **permissions)
     seen, held_out = disjoint_inputs(loaded, calibration, data, calibration_inputs_count, inputs, tokens, seed)
     task = find_task(loaded, held_out)
     subject = Subject(loaded, seen, task, report, adapter, seed)
@@ -112,17 +114,17 @@ class _Run:
     seconds: float
 
 
-def load_subject(report: Report | None, model: Any) -> LoadedModel:
+def load_subject(report: Report | None, model: Any, **permissions: Any) -> LoadedModel:
     """The model to evaluate: the one given, or the one the report was made for."""
     if model is not None:
-        return load_model(model)
+        return load_model(model, **permissions)
     if report is None:
         raise InvalidInput("Nothing to evaluate: give a report or a model.")
     if not report.model.source:
         raise InvalidInput(
             f"The report does not say where {report.model.id} is; give the model: evaluate(report, model)."
         )
-    return load_model(report.model.source, **report.model.loading_options)
+    return load_again(report.model, **permissions)
 
 
 def _computable(scores: list[Score], report: Report | None) -> list[Score]:

@@ -134,14 +134,14 @@ class PruningPlan:
         """
         if self.loaded is not None:
             return self.loaded
-        from oattn_hub.models.load import load_model
+        from oattn_hub.models.load import load_again
 
         if self.model.source is None:
             raise LoadError(
                 f"The plan does not say where {self.model.id or 'its model'} can be loaded from. "
                 "Give the model: plan.apply(model)."
             )
-        return load_model(self.model.source, **self.model.loading_options, **permissions)
+        return load_again(self.model, **permissions)
 
     def to_json(self) -> dict[str, Any]:
         """The plan as a JSON-able dict."""

@@ -43,6 +43,7 @@ def plan_from_report(
     tokens: int = 64,
     seed: int = 0,
     progress: Progress = silent,
+    **permissions: Any,
 ) -> PruningPlan:
     """Choose heads to remove: a fraction, named ones, or as many as a budget allows.
 
@@ -60,6 +61,8 @@ def plan_from_report(
         data, calibration, inputs, tokens, seed: what to evaluate on, as in :func:`oattn_hub.pruning.evaluate`. A
             budget is verified on ``inputs`` inputs, and searched on twice as many of the calibration data.
         progress: told about each evaluation.
+        permissions: what only the caller may grant to load the model: ``trust_remote_code``, ``token`` … (see
+            ``PERMISSIONS`` in :mod:`oattn_hub.models.load`); a report never grants any.
     """
     wanted = {"fraction": fraction, "heads": heads, "max_loss_increase": max_loss_increase}
     given = [name for name, value in wanted.items() if value is not None]
@@ -80,6 +83,7 @@ def plan_from_report(
         "tokens": tokens,
         "seed": seed,
         "progress": progress,
+        **permissions,
     }
     if max_loss_increase is not None:
         return _within_budget(choice, max_loss_increase, metric, score, evaluation)
@@ -185,6 +189,7 @@ def _quick_evaluation(
 def _within_budget(
     choice: _Choice, budget: float, about: str | None, score: str | None, evaluation: Mapping[str, Any]
 ) -> PruningPlan:
+    from oattn_hub.models.load import PERMISSIONS
     from oattn_hub.pruning.evaluation import Evaluator, alternating, disjoint_inputs
     from oattn_hub.pruning.scores import Subject, get_score
     from oattn_hub.pruning.search import Choice, Meter, by_ranking, by_slopes, settle, walk
@@ -193,7 +198,8 @@ def _within_budget(
 
     if not budget >= 0:
         raise InvalidInput(f"max_loss_increase is {budget}; give a part such as 0.01 for 1 %.")
-    loaded = _model_at_hand(choice.report, evaluation["model"])
+    permissions = {name: evaluation[name] for name in PERMISSIONS if name in evaluation}
+    loaded = _model_at_hand(choice.report, evaluation["model"], **permissions)
     seed, count = evaluation["seed"], evaluation["inputs"]
     sources = (evaluation["calibration"], evaluation["data"])
     searched, verified = disjoint_inputs(loaded, *sources, 2 * count, count, evaluation["tokens"], seed)
@@ -255,11 +261,11 @@ def _metric(task: Task, about: str | None) -> Metric:
     return metrics[about] if about else task.primary
 
 
-def _model_at_hand(report: Report, model: Any) -> LoadedModel:
+def _model_at_hand(report: Report, model: Any, **permissions: Any) -> LoadedModel:
     from oattn_hub.pruning.evaluation import load_subject
 
     try:
-        return load_subject(report, model)
+        return load_subject(report, model, **permissions)
     except (LoadError, MissingDependency) as error:
         raise InvalidInput(
             f"A budget is kept by measuring, and {report.model.id} cannot be loaded here ({error}) "

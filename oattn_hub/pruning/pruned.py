@@ -66,6 +66,7 @@ def prune(
     allow_other_weights: bool = False,
     measure: bool = True,
     evaluation: EvaluationSection | None = None,
+    **permissions: Any,
 ) -> PrunedModel:
     """Cut the plan's heads out of a model and make sure that the result is the masked model.
 
@@ -77,8 +78,9 @@ def prune(
         allow_other_weights: apply the plan to a model of the same structure with other weights.
         measure: also measure FLOPs and latency before and after.
         evaluation: goes along to the checkpoint's card; None takes the one of the plan's report.
+        permissions: what only the caller may grant to load the model: ``trust_remote_code``, ``token`` …
     """
-    loaded = plan.load() if model is None else load_model(model)
+    loaded = plan.load(**permissions) if model is None else load_model(model, **permissions)
     sites = plan.check(loaded.model, allow_other_weights)
     if _cuts_of(loaded.model) is not None:
         raise SurgeryError(

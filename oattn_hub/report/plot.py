@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from oattn_hub.errors import InvalidInput
-from oattn_hub.files import atomic_path
+from oattn_hub.files import atomic_path, safe_name
 from oattn_hub.report import figures
 from oattn_hub.report.answer import Answer, answer
 from oattn_hub.report.group import GroupResult
@@ -162,11 +162,16 @@ def planned_figures(report: Report) -> list[PlannedFigure]:
     """Every figure of the report, in reading order."""
     planned, found = [], answer(report)
     for name, group in report.groups.items():
-        suffix = "" if len(report.groups) == 1 else f"-{name}"
+        suffix = group_suffix(report, name)
         own = _group_figures(group, report.settings.kind, found)
         planned += [replace(figure, name=figure.name + suffix) for figure in own]
     planned += section_figures("theory", report.theory)
     return [*planned, *evaluation_figures(report.evaluation)]
+
+
+def group_suffix(report: Report, group: str) -> str:
+    """What the names of a group's figures end with; a group's name comes out of a file and could lead anywhere."""
+    return "" if len(report.groups) == 1 else f"-{safe_name(group)}"
 
 
 def evaluation_figures(section: EvaluationSection | None) -> list[PlannedFigure]:
