@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from oattn_hub.analysis.axes import keep_contexts, read_contexts
 from oattn_hub.analysis.cache import Request, Run
-from oattn_hub.analysis.measure import BatchMeasurement, join_batches, measure_batch
+from oattn_hub.analysis.measure import BatchMeasurement, check_finite, join_batches, measure_batch
 from oattn_hub.analysis.samples import with_samples
 from oattn_hub.attention.store import KINDS, AttentionStore
 from oattn_hub.errors import InvalidInput
@@ -175,6 +175,7 @@ class Analyzer:
             self.progress("organise", done, len(places))
             found = run.measurement(group, batch) if run is not None else None
             if found is None:
+                check_finite(store, batch, self.kind, group)
                 found = measure_batch(store.tensor(batch, self.kind, group), settings)
                 if run is not None:
                     run.keep(group, batch, found)
@@ -233,7 +234,8 @@ class Analyzer:
         info = loaded.info
         # the source too: a report names the folder its model came from, so a copy elsewhere gets a report of its own
         run = Run(info.id, info.revision, info.source, inputs.fingerprint, dict(call.loading, token=None), parameters)
-        report = run.report() or self._run_stages(call, run, loaded, inputs, clock)
+        with run.lock():  # whoever asks for the same meanwhile waits, and finds the report
+            report = run.report() or self._run_stages(call, run, loaded, inputs, clock)
         request.remember(run)
         return report
 
@@ -241,6 +243,7 @@ class Analyzer:
         self, call: _Call, run: Run, loaded: LoadedModel, inputs: CalibrationInputs, clock: _Clock
     ) -> Report:
         """The method, stage by stage; each picks up what an earlier, interrupted run has finished."""
+        run.forget_damaged()
         with clock.stage("capture"):
             store = self.capture(loaded, inputs, run.attention, resume=True)
         with clock.stage("organise"):

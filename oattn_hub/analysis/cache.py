@@ -19,14 +19,16 @@ import os
 import re
 import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import oattn_hub
 from oattn_hub.analysis.measure import BatchMeasurement
+from oattn_hub.attention.store import AttentionStore
 from oattn_hub.errors import OattnError
-from oattn_hub.files import fingerprint, read_json, sha256_file, write_json
+from oattn_hub.files import fingerprint, folder_lock, read_sealed, remove_orphans, sha256_file, write_sealed
 from oattn_hub.models.identify import is_hub_id
 from oattn_hub.report import Report
 from oattn_hub.tokens import default_token
@@ -37,6 +39,8 @@ _SOURCES = (
     "models/*.py", "report/contexts.py", "report/group.py", "report/samples.py", "report/theory*.py",
 )  # fmt: skip
 _COMMIT = re.compile(r"[0-9a-f]{40}")
+_RUN = re.compile(r"[0-9a-f]{32}")
+_SAMPLE = 1 << 16  # bytes of a file that are looked at, at its start, middle and end
 
 
 def home() -> Path:
@@ -67,10 +71,28 @@ class Run:
         """Where the captured tensors go."""
         return self.folder / "attention"
 
+    def lock(self) -> AbstractContextManager[None]:
+        """Hold the run while a block works on it; another process that asks for the same run waits."""
+        return folder_lock(self.folder)
+
+    def forget_damaged(self) -> None:
+        """Throw away what a killed process left half-written, and captured tensors that have changed since."""
+        for folder in (self.folder, self.folder / "measured", self.folder / "report", home() / "requests"):
+            remove_orphans(folder)
+        if not self.attention.exists():
+            return
+        try:
+            AttentionStore.open(self.attention).verify()
+        except OattnError:
+            shutil.rmtree(self.attention, ignore_errors=True)
+
     def measurement(self, group: str, batch: int) -> BatchMeasurement | None:
-        """The measurement of one group and batch, if an earlier, interrupted run has finished it."""
+        """The measurement of one group and batch, if an earlier, interrupted run has finished it, and it is sound."""
         file = self._measured(group, batch)
-        return BatchMeasurement.load(file) if file.exists() else None
+        try:
+            return BatchMeasurement.load(file) if file.exists() else None
+        except OattnError:
+            return None  # damaged: it is made again
 
     def keep(self, group: str, batch: int, measurement: BatchMeasurement) -> None:
         """Keep the measurement of one group and batch, so that a run that is interrupted later need not repeat it."""
@@ -105,12 +127,16 @@ class Request:
         """The report that answered this very call before, if model, data and code are unchanged."""
         if self._file is None or not self._file.exists():
             return None
-        return _load_or_none(home() / "runs" / str(read_json(self._file)["run"]) / "report")
+        try:
+            run = str(read_sealed(self._file).get("run"))
+        except OattnError:
+            return None  # damaged: the model is loaded, and the note is written again
+        return _load_or_none(home() / "runs" / run / "report") if _RUN.fullmatch(run) else None
 
     def remember(self, run: Run) -> None:
         """Note which run answers this call."""
         if self._file is not None:
-            write_json(self._file, {"run": run.folder.name})
+            write_sealed(self._file, {"run": run.folder.name})
 
 
 def _load_or_none(folder: Path) -> Report | None:
@@ -144,9 +170,23 @@ def _data_signature(data: Any) -> Any:
 
 
 def _file_signatures(path: Path) -> list[list[Any]]:
-    """Name, size and time of change of a file or of the files in a folder."""
+    """What tells a changed file: name, size, times, and some of the content.
+
+    The time of modification can be set back, on purpose or with a copy; the time of the last change of the file's
+    entry cannot, unless the clock is, and then the content of most files still tells.
+    """
     files = sorted(item for item in path.rglob("*") if item.is_file()) if path.is_dir() else [path]
-    return [[str(item.relative_to(path)), (stat := item.stat()).st_size, stat.st_mtime_ns] for item in files]
+    return [[str(item.relative_to(path)), *_file_signature(item)] for item in files]
+
+
+def _file_signature(path: Path) -> list[Any]:
+    stat = path.stat()
+    with path.open("rb") as stream:
+        parts = []
+        for place in (0, stat.st_size // 2, max(stat.st_size - _SAMPLE, 0)):
+            stream.seek(place)
+            parts.append(stream.read(_SAMPLE))
+    return [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino, fingerprint(*parts)]
 
 
 def _hub_commit(repo_id: str, options: Mapping[str, Any]) -> str | None:

@@ -14,7 +14,8 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from oattn_hub.analysis.controls import control
-from oattn_hub.errors import FormatError
+from oattn_hub.attention.store import AttentionStore
+from oattn_hub.errors import CaptureError, FormatError
 from oattn_hub.files import read_tensors, write_tensors
 from oattn_hub.geometry import Questionnaire, binary_tree, diffusion, expansion, flexible_tree, stability
 from oattn_hub.geometry.checks import AXES
@@ -73,6 +74,18 @@ class BatchMeasurement:
         if set(tensors) != {item.name for item in fields(cls)}:
             raise FormatError(f"{path} is not a measurement of this version. Delete it and run again.")
         return cls(**tensors)
+
+
+def check_finite(store: AttentionStore, batch: int, kind: str, group: str) -> None:
+    """Refuse attention that is not a number, and name the head it comes from; of logits, masked ones are gaps."""
+    finite = np.isfinite(store.tensor(batch, kind, group))
+    sound = finite.any(axis=(0, 1)) if kind == "logits" else finite.all(axis=(0, 1))
+    if not sound.all():
+        head = store.heads(group)[int(sound.argmin())]
+        raise CaptureError(
+            f"The {kind} of head {head.head} in layer {head.layer} ({head.layer_name}) are NaN or infinite in batch "
+            f"{batch}: the model overflows, or a row of its mask is empty. Try float32, or inputs without padding."
+        )
 
 
 def measure_batch(X: Array, settings: Settings) -> BatchMeasurement:

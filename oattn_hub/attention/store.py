@@ -8,8 +8,8 @@ that opens and holds every batch that was finished.
 
 from __future__ import annotations
 
-import json
-import struct
+import hashlib
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,15 +18,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from oattn_hub.codec import decode
 from oattn_hub.errors import FormatError, InvalidInput, LoadError
-from oattn_hub.files import fingerprint, read_json
+from oattn_hub.files import fingerprint, read_header, read_json, unsealed
 from oattn_hub.records import JsonRecord, ModelInfo
 
 INDEX_NAME = "index.json"
 FORMAT_NAME = "oattn_hub.attention"
-SCHEMA = 2
+SCHEMA = 3
 KINDS = ("scores", "logits", "probs")
 DTYPES = {"float32": "F32", "float16": "F16"}
+_FILE = re.compile(r"batch-[0-9]{5,9}/[\w-][\w.-]*\.safetensors", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,7 @@ class AttentionStore:
     def __init__(self, folder: Path, index: dict[str, Any]) -> None:
         self.folder = folder
         self._index = index
+        self._sound: set[str] = set()  # files whose SHA-256 was compared
 
     @classmethod
     def open(cls, folder: str | Path) -> AttentionStore:
@@ -94,7 +97,9 @@ class AttentionStore:
             raise FormatError(f"{path / INDEX_NAME} is not the index of an attention store. Choose another folder.")
         if index.get("schema") != SCHEMA:
             raise FormatError(f"{path} has schema {index.get('schema')}, this version reads {SCHEMA}. Capture again.")
-        return cls(path, index)
+        found = unsealed(index, path / INDEX_NAME)
+        _check_index(found, path / INDEX_NAME)
+        return cls(path, found)
 
     @staticmethod
     def is_store(folder: str | Path) -> bool:
@@ -152,9 +157,21 @@ class AttentionStore:
             kind: ``scores``, ``logits`` or ``probs``; may be left out if the store holds one kind.
             group: May be left out if the store has one group.
         """
-        name = self._group_name(group)
-        file = self._entry(batch, name)["files"][self._kind_name(kind)]
-        return _open_tensor(self.folder / file["name"], file["bytes"]).transpose(1, 2, 0)
+        name, kind = self._group_name(group), self._kind_name(kind)
+        file = self._entry(batch, name)["files"][kind]
+        queries, keys, heads = self.shape(batch, name)
+        place = _TensorPlace(self.folder / file["name"], kind, self._index["info"]["dtype"], (heads, queries, keys))
+        if file["name"] not in self._sound:
+            place.check(file["bytes"], file["sha256"])
+            self._sound.add(file["name"])
+        return place.open().transpose(1, 2, 0)
+
+    def verify(self) -> None:
+        """Refuse the store if any of its tensors is not, bit for bit, what was written."""
+        for group in self.groups:
+            for batch in self.batches(group):
+                for kind in self._index["info"]["kinds"]:
+                    self.tensor(batch, kind, group)
 
     def __repr__(self) -> str:
         kinds = ", ".join(self._index["info"]["kinds"])
@@ -192,19 +209,81 @@ class AttentionStore:
         return (batch["groups"][group] for batch in self._index["batches"] if group in batch["groups"])
 
 
-def _open_tensor(path: Path, size: int) -> NDArray[Any]:
-    """Memory-map the single tensor of a safetensors file."""
-    try:
-        actual = path.stat().st_size
-        with path.open("rb") as stream:
-            (length,) = struct.unpack("<Q", stream.read(8))
-            header = json.loads(stream.read(length)) if length < size else {}
-    except FileNotFoundError as error:
-        raise LoadError(f"{path} is missing from the store. Capture again into a new folder.") from error
-    except (ValueError, struct.error) as error:
-        raise FormatError(f"{path} is damaged ({error}). Capture again into a new folder.") from error
-    tensors = [entry for name, entry in header.items() if name != "__metadata__"]
-    if actual != size or len(tensors) != 1:
-        raise FormatError(f"{path} is damaged: it has {actual} bytes, {size} were written. Capture again.")
-    dtype = {code: np.dtype(name) for name, code in DTYPES.items()}[tensors[0]["dtype"]]
-    return np.memmap(path, dtype=dtype, mode="r", offset=8 + length, shape=tuple(tensors[0]["shape"]))
+@dataclass(frozen=True)
+class _LayerEntry:
+    layer: int
+    name: str
+    heads: int
+
+
+@dataclass(frozen=True)
+class _FileEntry:
+    name: str
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class _GroupEntry:
+    queries: int
+    keys: int
+    layers: list[_LayerEntry]
+    files: dict[str, _FileEntry]
+
+
+@dataclass(frozen=True)
+class _BatchEntry:
+    inputs: str
+    not_run: list[str]
+    groups: dict[str, _GroupEntry]
+
+
+@dataclass(frozen=True)
+class _Index:
+    format: str
+    schema: int
+    info: StoreInfo
+    batches: list[_BatchEntry]
+
+
+def _check_index(index: dict[str, Any], path: Path) -> None:
+    """Refuse an index whose parts do not fit each other, before anything it names is opened."""
+    found = decode(_Index, index, str(path))
+    kinds = set(found.info.kinds)
+    if not kinds or not kinds <= set(KINDS) or found.info.dtype not in DTYPES:
+        raise FormatError(f"{path} is damaged: it speaks of {sorted(kinds)} in {found.info.dtype}. Capture again.")
+    for group in (group for batch in found.batches for group in batch.groups.values()):
+        counts = [group.queries, group.keys, *(layer.heads for layer in group.layers)]
+        names = [file.name for file in group.files.values()]
+        if min(counts) < 1 or not group.layers or set(group.files) != kinds or not all(map(_FILE.fullmatch, names)):
+            raise FormatError(f"{path} is damaged: an entry has no heads, or files of others. Capture again.")
+
+
+@dataclass(frozen=True)
+class _TensorPlace:
+    """The file of one tensor (head, query, key), and what the index says about it."""
+
+    path: Path
+    kind: str
+    dtype: str
+    shape: tuple[int, int, int]
+
+    def check(self, size: int, sha256: str) -> None:
+        """Refuse a file that is not, bit for bit, the one that was written."""
+        try:
+            actual = self.path.stat().st_size
+        except OSError as error:
+            raise LoadError(f"{self.path} is missing from the store. Capture again into a new folder.") from error
+        if actual != size:
+            raise FormatError(f"{self.path} is damaged: it has {actual} bytes, {size} were written. Capture again.")
+        array = self.open()
+        if hashlib.sha256(array.data).hexdigest() != sha256:
+            raise FormatError(f"{self.path} is damaged: its SHA-256 is not the one that was written. Capture again.")
+
+    def open(self) -> NDArray[Any]:
+        """The tensor, memory-mapped and read-only."""
+        header = read_header(self.path)
+        entry = header.entries.get(self.kind)
+        if entry is None or len(header.entries) != 1 or (entry.dtype, entry.shape) != (DTYPES[self.dtype], self.shape):
+            raise FormatError(f"{self.path} is damaged: it is not the {self.kind} of the index. Capture again.")
+        return np.memmap(self.path, dtype=self.dtype, mode="r", offset=header.data_start, shape=self.shape)

@@ -6,6 +6,7 @@ than the model); after a power failure, sizes that do not fit the index are repo
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 import struct
@@ -20,7 +21,7 @@ from numpy.typing import NDArray
 
 from oattn_hub.attention.store import DTYPES, FORMAT_NAME, INDEX_NAME, SCHEMA, AttentionStore, StoreInfo
 from oattn_hub.errors import CaptureError, InvalidInput
-from oattn_hub.files import storage_error, write_json
+from oattn_hub.files import safe_name, storage_error, write_sealed
 
 # A safetensors header gives the tensor's shape, which is known only when the last layer has run. Its place is kept
 # free with this many bytes; the format allows trailing spaces.
@@ -36,7 +37,7 @@ class StoreWriter:
             self._index = _reopen(folder, info, resume)
         else:
             self._index = {"format": FORMAT_NAME, "schema": SCHEMA, "info": info.to_json(), "batches": []}
-            write_json(folder / INDEX_NAME, self._index)
+            write_sealed(folder / INDEX_NAME, self._index)
         self.store = AttentionStore(folder, self._index)
 
     def begin_batch(self) -> BatchWriter:
@@ -55,7 +56,7 @@ class StoreWriter:
             batch.folder.rename(self.folder / batch.name)
         self._index["batches"].append({"inputs": inputs, "not_run": not_run, "groups": groups})
         try:
-            write_json(self.folder / INDEX_NAME, self._index)
+            write_sealed(self.folder / INDEX_NAME, self._index)
         except BaseException:
             self._index["batches"].pop()
             raise
@@ -80,6 +81,7 @@ class _TensorFile:
     stream: BinaryIO
     shape: tuple[int, int]
     n_heads: int = 0
+    digest: Any = field(default_factory=hashlib.sha256)  # of the data, as it goes by
 
     def finish(self, dtype: np.dtype[Any]) -> int:
         """Fill in the header and return the file's size."""
@@ -117,6 +119,7 @@ class BatchWriter:
         file = self._file(group, kind, (data.shape[1], data.shape[2]))
         with _storage_errors(file.path):
             file.stream.write(data.data)
+            file.digest.update(data.data)
         file.n_heads += len(data)
 
     def renumber(self, places: Mapping[str, tuple[int, str]]) -> None:
@@ -147,7 +150,7 @@ class BatchWriter:
     def _file(self, group: str, kind: str, shape: tuple[int, int]) -> _TensorFile:
         key = (group, *shape, kind)
         if key not in self._files:
-            path = self.folder / f"{group}-{shape[0]}x{shape[1]}.{kind}.safetensors"
+            path = self.folder / f"{safe_name(group)}-{shape[0]}x{shape[1]}.{kind}.safetensors"
             with _storage_errors(path):
                 self.folder.mkdir(parents=True, exist_ok=True)
                 stream = path.open("wb")
@@ -158,7 +161,7 @@ class BatchWriter:
     def _finish(self, file: _TensorFile) -> dict[str, Any]:
         with _storage_errors(file.path):
             n_bytes = file.finish(self.dtype)
-        return {"name": f"{self.name}/{file.path.name}", "bytes": n_bytes}
+        return {"name": f"{self.name}/{file.path.name}", "bytes": n_bytes, "sha256": file.digest.hexdigest()}
 
 
 def _reopen(folder: Path, info: StoreInfo, resume: bool) -> dict[str, Any]:

@@ -242,6 +242,8 @@ def _load_folder(folder: Path, request: _Request) -> LoadedModel:
 def _load_pruned(folder: Path) -> LoadedModel:
     from oattn_hub.pruning import load_pruned
 
+    if not any(folder.glob("*.safetensors")):
+        raise LoadError(f"{folder} is a pruned checkpoint without safetensors. Save or download it again.")
     loaded: Any = load_pruned(folder)
     model = loaded if isinstance(loaded, nn.Module) else loaded.model
     library = _library(model)

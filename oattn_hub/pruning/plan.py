@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from oattn_hub.codec import decode, encode
 from oattn_hub.errors import FormatError, InvalidInput, LoadError
-from oattn_hub.files import read_json, write_json
+from oattn_hub.files import read_sealed, write_sealed
 from oattn_hub.records import Head, ModelInfo
 
 if TYPE_CHECKING:
@@ -157,13 +157,13 @@ class PruningPlan:
     def save(self, path: str | Path) -> Path:
         """Write the plan as JSON; returns the file."""
         target = Path(path)
-        write_json(target, self.to_json())
+        write_sealed(target, self.to_json())
         return target
 
     @classmethod
     def load_file(cls, path: str | Path) -> Self:
         """Read a plan that was saved."""
-        return cls.from_json(read_json(Path(path)))
+        return cls.from_json(read_sealed(Path(path)))
 
 
 _SAVED = [item.name for item in fields(PruningPlan) if item.name not in _NOT_SAVED]

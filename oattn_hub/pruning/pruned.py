@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from oattn_hub.errors import OattnError, SurgeryError
+from oattn_hub.files import folder_lock, storage_errors
 from oattn_hub.inputs import CalibrationInputs, calibration_inputs
 from oattn_hub.models.load import LoadedModel, load_model
 from oattn_hub.pruning import costs
@@ -48,7 +49,8 @@ class PrunedModel:
         """Write a checkpoint; see :func:`oattn_hub.pruning.checkpoint.save_checkpoint`."""
         from oattn_hub.pruning.checkpoint import save_checkpoint
 
-        return save_checkpoint(self, Path(folder), variant, **options)
+        with folder_lock(Path(folder), wait=0), storage_errors(Path(folder)):
+            return save_checkpoint(self, Path(folder), variant, **options)
 
     def push_to_hub(self, repo_id: str, **options: Any) -> Any:
         """Publish the checkpoint; see :func:`oattn_hub.hub.push_checkpoint`."""

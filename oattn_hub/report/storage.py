@@ -12,7 +12,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from oattn_hub.errors import FormatError, InvalidInput, LoadError
-from oattn_hub.files import fingerprint, read_json, read_tensors, sha256_file, write_json, write_tensors
+from oattn_hub.files import (
+    fingerprint,
+    folder_lock,
+    read_json,
+    read_sealed,
+    read_tensors,
+    sha256_file,
+    unsealed,
+    write_sealed,
+    write_tensors,
+)
 from oattn_hub.records import ModelInfo, Provenance, Settings
 from oattn_hub.report.answer import Removal
 from oattn_hub.report.contexts import Context
@@ -21,7 +31,7 @@ from oattn_hub.report.group import Array, GroupResult
 if TYPE_CHECKING:
     from oattn_hub.report.report import Report
 
-SCHEMA = 1
+SCHEMA = 2
 FORMAT = "oattn_hub.report"
 JSON_FILE, TENSOR_FILE, RUN_FILE = "report.json", "report.safetensors", "run.json"
 _RUN_FIELDS = ("created", "seconds")
@@ -32,10 +42,11 @@ def save_report(report: Report, folder: Path) -> Path:
     if folder.is_file():
         raise InvalidInput(f"{folder} is a file; name a folder for the report.")
     document, tensors = _to_parts(report)
-    write_tensors(folder / TENSOR_FILE, tensors, {"format": FORMAT})
-    write_json(folder / JSON_FILE, {**document, "tensors_sha256": sha256_file(folder / TENSOR_FILE)})
     provenance = report.provenance.to_json()
-    write_json(folder / RUN_FILE, {name: provenance[name] for name in _RUN_FIELDS})
+    with folder_lock(folder):  # two reports saved at once are not mixed up
+        write_tensors(folder / TENSOR_FILE, tensors, {"format": FORMAT})
+        write_sealed(folder / JSON_FILE, {**document, "tensors_sha256": sha256_file(folder / TENSOR_FILE)})
+        write_sealed(folder / RUN_FILE, {name: provenance[name] for name in _RUN_FIELDS})
     return folder
 
 
@@ -70,14 +81,14 @@ def _read_document(folder: Path) -> dict[str, Any]:
         raise FormatError(
             f"{folder / JSON_FILE} has schema {document.get('schema')!r}, this version reads {SCHEMA}; {advice}."
         )
-    return document
+    return unsealed(document, folder / JSON_FILE)
 
 
 def _read_run(folder: Path) -> dict[str, Any]:
     """Date and duration; a report copied without them is still whole."""
     if not (folder / RUN_FILE).exists():
         return {}
-    run = read_json(folder / RUN_FILE)
+    run = read_sealed(folder / RUN_FILE)
     return {name: run[name] for name in _RUN_FIELDS if name in run}
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from oattn_hub.errors import FormatError, InvalidInput, LoadError
+from oattn_hub.files import sealed
 from oattn_hub.report import GroupResult, Report
 from oattn_hub.report.contexts import sample_arrays
 
@@ -105,14 +106,14 @@ def _edit(folder: Path, **changes: object) -> None:
             del document[name]
         else:
             document[name] = value
-    (folder / "report.json").write_text(json.dumps(document))
+    (folder / "report.json").write_text(json.dumps(sealed(document)))
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"schema": 0}, "schema 0, this version reads 1; analyze again"),
-        ({"schema": 99}, "schema 99, this version reads 1; update oattn_hub"),
+        ({"schema": 0}, "schema 0, this version reads 2; analyze again"),
+        ({"schema": 99}, "schema 99, this version reads 2; update oattn_hub"),
         ({"format": "other"}, "not a report of oattn_hub"),
         ({"model": None}, "ModelInfo is None, expected an object"),
         ({"settings": {"kind": "probs"}}, "Settings lacks batches, tokens, seed"),

@@ -132,7 +132,7 @@ def timm_folder(tmp_path: Path) -> Path:
     torch.manual_seed(0)
     sizes = {"img_size": 32, "patch_size": 16, "embed_dim": 24, "depth": 1, "num_heads": 3, "num_classes": 5}
     model = timm.create_model("vit_tiny_patch16_224", **sizes)
-    save_for_hf(model, tmp_path / "timm", model_args=sizes)
+    save_for_hf(model, tmp_path / "timm", model_args=sizes, safe_serialization=True)
     (tmp_path / "timm/pytorch_model.bin").unlink(missing_ok=True)
     return tmp_path / "timm"
 
@@ -231,12 +231,14 @@ def test_a_pruned_checkpoint_is_loaded_from_safetensors_only(
 
     for number, source in enumerate((bert_folder, timm_folder)):
         folder = tmp_path / f"pruned-{number}"
-        PruningPlan.from_heads(str(source), [(0, 1)]).apply(measure=False).save_pretrained(folder)
+        options = {"model_args": read_json(source / "config.json")["model_args"]} if source == timm_folder else {}
+        PruningPlan.from_heads(str(source), [(0, 1)]).apply(measure=False).save_pretrained(folder, **options)
         pickled(folder, tmp_path / "ran")
         manifest = {key: value for key, value in read_json(folder / "oattn_pruned.json").items() if key != SEAL}
         names = [path.name for path in folder.iterdir() if path.name != "oattn_pruned.json" and path.is_file()]
         manifest["sha256"] = {name: sha256_file(folder / name) for name in names}
-        write_json(folder / "oattn_pruned.json", sealed(manifest) if number else manifest)
+        was_sealed = SEAL in read_json(folder / "oattn_pruned.json")
+        write_json(folder / "oattn_pruned.json", sealed(manifest) if was_sealed else manifest)
         with pytest.raises(OattnError):
             from_pretrained(folder)
     assert not (tmp_path / "ran").exists()

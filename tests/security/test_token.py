@@ -44,7 +44,7 @@ def model_repo(at_home: LocalHub, bert_folder: Path) -> str:
     "words",
     [
         ["analyze", "me/x", "--batches", "1", "--tokens", "4"], ["capture", "me/x", "--out", "OUT"], ["pull", "me/x"],
-        ["variants", "me/x"], ["analyze", "hf-hub:me/x"], ["prune", "REPORT", "--heads", "0.1", "--out", "OUT"],
+        ["pull", "me/none"], ["analyze", "hf-hub:me/x"], ["prune", "REPORT", "--heads", "0.1", "--out", "OUT"],
         ["evaluate", "REPORT"], ["publish", "REPORT", "me/y"], ["analyze", "me/x", "--data", "dataset:me/none"],
     ],
 )  # fmt: skip
