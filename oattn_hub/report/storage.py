@@ -125,9 +125,9 @@ def _from_parts(document: dict[str, Any], tensors: dict[str, Array], run: dict[s
         arrays = {name.removeprefix(prefix): array for name, array in tensors.items() if name.startswith(prefix)}
         groups[plain["name"]] = GroupResult.from_parts(plain, arrays)
     return {
-        "model": ModelInfo.from_json(document["model"]),
-        "settings": Settings.from_json(document["settings"]),
-        "provenance": replace(Provenance.from_json(document["provenance"]), **run),
+        "model": ModelInfo.from_json(document.get("model")),
+        "settings": Settings.from_json(document.get("settings")),
+        "provenance": replace(Provenance.from_json(document.get("provenance")), **run),
         "groups": groups,
         "theory": _read_theory(document.get("theory")),
         "evaluation": _read_evaluation(document.get("evaluation")),
