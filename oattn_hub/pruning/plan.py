@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from oattn_hub.codec import decode, encode
 from oattn_hub.errors import FormatError, InvalidInput, LoadError
-from oattn_hub.files import read_sealed, write_sealed
+from oattn_hub.files import read_json, unsealed, write_sealed
 from oattn_hub.records import Head, ModelInfo
 
 if TYPE_CHECKING:
@@ -163,7 +163,9 @@ class PruningPlan:
     @classmethod
     def load_file(cls, path: str | Path) -> Self:
         """Read a plan that was saved."""
-        return cls.from_json(read_sealed(Path(path)))
+        value = read_json(Path(path))
+        is_plan = isinstance(value, dict) and value.get("schema") == SCHEMA
+        return cls.from_json(unsealed(value, Path(path)) if is_plan else value)
 
 
 _SAVED = [item.name for item in fields(PruningPlan) if item.name not in _NOT_SAVED]
