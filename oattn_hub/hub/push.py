@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from oattn_hub.errors import FormatError, InvalidInput
-from oattn_hub.files import atomic_path, read_json, write_json, write_text
+from oattn_hub.files import atomic_path, read_json, write_json, write_sealed, write_text
 from oattn_hub.hub.card import DATASET, report_readme
 from oattn_hub.hub.checkpoint_card import checkpoint_readme
 from oattn_hub.hub.content import content_ids
@@ -100,7 +100,7 @@ def push_folder(
 
     manifest = read_manifest(Path(source))  # a checkpoint that was changed since is not published
     with _folder(dry_run) as folder:
-        copy_files(Path(source), folder, [*manifest["sha256"], _MANIFEST, *more])
+        copy_files(Path(source), folder, [*manifest.get("files", manifest["sha256"]), _MANIFEST, *more])
         evaluation = _load_report(report).evaluation if report is not None else None
         write_checkpoint_card(folder, repo_id, evaluation=evaluation)
         return _publish(folder, repo_id, "checkpoint", commit_message or _message(manifest), dry_run, options)
@@ -159,7 +159,7 @@ def write_checkpoint_card(
 def _shareable_manifest(folder: Path, manifest: dict[str, Any]) -> dict[str, Any]:
     """Nobody else can load from a folder on this disk, nor need they know its name."""
     manifest["plan"]["model"]["source"] = _public(manifest["plan"]["model"]["source"])
-    write_json(folder / _MANIFEST, manifest)
+    write_sealed(folder / _MANIFEST, manifest)
     return manifest
 
 

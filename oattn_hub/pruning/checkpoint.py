@@ -24,7 +24,7 @@ import torch
 
 from oattn_hub import __version__
 from oattn_hub.errors import FormatError, InvalidInput, SurgeryError
-from oattn_hub.files import read_json, sha256_file, write_json, write_text
+from oattn_hub.files import read_json, sha256_file, write_json, write_sealed, write_text
 from oattn_hub.pruning import portable
 from oattn_hub.pruning.belongings import base_card, copy_belongings
 from oattn_hub.pruning.modeling_file import auto_map, timm_source, transformers_source, written_type
@@ -108,6 +108,7 @@ class _Writer:
     ) -> None:
         self.pruned, self.folder, self.manifest, self.state = pruned, folder, manifest, state
         self.stock, self.model_args = stock, model_args
+        self._before = _file_states(folder)
 
     def write(self, own_names: bool = False) -> None:
         """Write all files, the manifest last: a folder with a manifest is complete."""
@@ -120,13 +121,16 @@ class _Writer:
             _save_module(self.pruned, self.folder, self.state, self.manifest["variant"], self.model_args)
         if self.pruned.loaded.processor is not None:
             self.pruned.loaded.processor.save_pretrained(self.folder)
-        copy_belongings(self.pruned.loaded, self.folder)
+        belongings = copy_belongings(self.pruned.loaded, self.folder)
         if self.pruned.evaluation is not None:
             write_json(self.folder / EVALUATION, self.pruned.evaluation.to_json())
-        files = (path for path in self.folder.rglob("*") if path.is_file() and path.suffix in _HASHED)
-        names = sorted(path.relative_to(self.folder).as_posix() for path in files)
-        hashes = {name: sha256_file(self.folder / name) for name in names if name != MANIFEST}
-        write_json(self.folder / MANIFEST, {**self.manifest, "sha256": hashes})
+        names = sorted({*belongings, *self._written()} - {MANIFEST})
+        hashes = {name: sha256_file(self.folder / name) for name in names if name.endswith(_HASHED)}
+        write_sealed(self.folder / MANIFEST, {**self.manifest, "files": names, "sha256": hashes})
+
+    def _written(self) -> list[str]:
+        """What this save wrote; whatever else lies in the folder is no part of the checkpoint, and is not published."""
+        return [name for name, state in _file_states(self.folder).items() if self._before.get(name) != state]
 
     def verify(self) -> None:
         """Load the folder again; a folder that does not prove itself loses its manifest."""
@@ -135,7 +139,7 @@ class _Writer:
         except Exception:
             (self.folder / MANIFEST).unlink(missing_ok=True)
             raise
-        write_json(self.folder / MANIFEST, {**read_json(self.folder / MANIFEST), "verified": found})
+        write_sealed(self.folder / MANIFEST, {**read_json(self.folder / MANIFEST), "verified": found})
 
     def _proof(self) -> dict[str, str]:
         try:
@@ -171,6 +175,17 @@ class _Writer:
             write_text(self.folder / MODELING, transformers_source(model))
             config |= {"auto_map": mapping, "model_type": written_type(model)}
         write_json(self.folder / "config.json", {**config, PRUNING_KEY: cuts})
+
+
+def _file_states(folder: Path) -> dict[str, tuple[int, ...]]:
+    """Of every plain file that is not hidden: what changes when it is written."""
+    found = {}
+    for path in folder.rglob("*"):
+        name = path.relative_to(folder)
+        if not any(part.startswith(".") for part in name.parts) and path.is_file() and not path.is_symlink():
+            state = path.stat()
+            found[name.as_posix()] = (state.st_size, state.st_ino, state.st_mtime_ns, state.st_ctime_ns)
+    return found
 
 
 def inflate(state: Mapping[str, torch.Tensor], cuts: CutList) -> dict[str, torch.Tensor]:

@@ -9,8 +9,10 @@ from typing import Any
 from torch import nn
 
 from oattn_hub.errors import FormatError, LoadError, SurgeryError
-from oattn_hub.files import read_json, sha256_file
+from oattn_hub.files import read_json, sha256_file, unsealed
+from oattn_hub.files.documents import SEAL
 from oattn_hub.models.aligned import align_weights
+from oattn_hub.models.timm_models import timm_arguments
 from oattn_hub.pruning import portable
 from oattn_hub.pruning.pruned import PRUNING_KEY
 from oattn_hub.pruning.sites import head_sites, heads_of
@@ -55,6 +57,8 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     manifest = read_json(folder / MANIFEST)
     if not isinstance(manifest, dict) or manifest.get("schema") != 1:
         raise FormatError(f"{folder / MANIFEST} has a schema this version does not read; update oattn_hub.")
+    if SEAL in manifest:  # checkpoints of before it was there have none
+        manifest = unsealed(manifest, folder / MANIFEST)
     for name, expected in manifest["sha256"].items():
         path = folder / name
         if path.suffix == ".py" and not path.exists():
@@ -127,7 +131,7 @@ def _load_transformers(folder: Path, manifest: Mapping[str, Any]) -> nn.Module:
     cut: Any = type(base.__name__, (base,), members)
     config = base.config_class.from_dict(settings)
     options = {"output_loading_info": True, "ignore_mismatched_sizes": True}  # check_keys names the weight
-    model, info = cut.from_pretrained(folder, config=config, **options)
+    model, info = cut.from_pretrained(folder, config=config, use_safetensors=True, **options)
     portable.check_keys(info)
     portable.check_values(model)
     model.__class__ = base  # the subclass was only there to cut before the weights came
@@ -173,6 +177,7 @@ def fresh_timm(config: Mapping[str, Any]) -> nn.Module:
     """The uncut timm model that a checkpoint's config names, with random weights."""
     import timm
 
-    arguments = {"num_classes": config["num_classes"], **config.get("model_args", {})}
-    fresh: nn.Module = timm.create_model(config["architecture"], pretrained=False, **arguments)
+    architecture, given = timm_arguments(config, Path("config.json"))
+    arguments = {"num_classes": config["num_classes"], **given}
+    fresh: nn.Module = timm.create_model(architecture, pretrained=False, **arguments)
     return fresh

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from oattn_hub.errors import FormatError
-from oattn_hub.files import sha256_file
+from oattn_hub.files import sealed, sha256_file
 from oattn_hub.pruning import PruningPlan, load_pruned
 from oattn_hub.pruning.portable import add_bias
 
@@ -38,7 +38,7 @@ def rehash(folder: Path) -> None:
     """As an honest-looking forger would: the manifest names the hashes of what is there now."""
     manifest = json.loads((folder / "oattn_pruned.json").read_text())
     manifest["sha256"] = {name: sha256_file(folder / name) for name in manifest["sha256"]}
-    (folder / "oattn_pruned.json").write_text(json.dumps(manifest))
+    (folder / "oattn_pruned.json").write_text(json.dumps(sealed(manifest)))
 
 
 def tamper(folder: Path, change: Callable[[State, str], None]) -> str:
@@ -129,7 +129,7 @@ def test_a_plan_that_names_other_heads(tmp_path: Path) -> None:
     saved(tmp_path)
     manifest = json.loads((tmp_path / "oattn_pruned.json").read_text())
     manifest["plan"]["heads"] = [[0, 1], [1, 0], [1, 3]]
-    (tmp_path / "oattn_pruned.json").write_text(json.dumps(manifest))
+    (tmp_path / "oattn_pruned.json").write_text(json.dumps(sealed(manifest)))
     with pytest.raises(FormatError, match="disagree on head 2 of layer 1"):
         load_pruned(tmp_path)
 
@@ -153,7 +153,7 @@ def test_a_masked_head_that_speaks(tmp_path: Path) -> None:
     assert load_pruned(tmp_path) is not None
     manifest = json.loads((tmp_path / "oattn_pruned.json").read_text())
     manifest["plan"]["heads"].append([0, 2])
-    (tmp_path / "oattn_pruned.json").write_text(json.dumps(manifest))
+    (tmp_path / "oattn_pruned.json").write_text(json.dumps(sealed(manifest)))
     with pytest.raises(FormatError, match="not all zero"):
         load_pruned(tmp_path)
 
