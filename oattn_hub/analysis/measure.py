@@ -70,7 +70,7 @@ class BatchMeasurement:
     @classmethod
     def load(cls, path: Path) -> Self:
         """Read a measurement back, bit for bit."""
-        tensors = read_tensors(path)
+        tensors = read_tensors(path, sealed=True)
         if set(tensors) != {item.name for item in fields(cls)}:
             raise FormatError(f"{path} is not a measurement of this version. Delete it and run again.")
         return cls(**tensors)

@@ -77,12 +77,15 @@ def write_tensors(path: Path, tensors: Mapping[str, NDArray[Any]], metadata: Map
             stream.write(array.tobytes())
 
 
-def read_tensors(path: Path) -> dict[str, NDArray[Any]]:
-    """Read all arrays of a safetensors file; one that carries a SHA-256 is refused if its arrays do not have it."""
+def read_tensors(path: Path, sealed: bool = False) -> dict[str, NDArray[Any]]:
+    """Read all arrays of a safetensors file; one that carries a SHA-256 is refused if its arrays do not have it.
+
+    With ``sealed``, a file without one is refused, too: everything that :func:`write_tensors` wrote has it.
+    """
     content = read_bytes(path, MAX_TENSORS)
     header = parse_header(content, len(content), path)
     arrays = {name: _array(content, header, entry, path) for name, entry in header.entries.items()}
-    if SEAL in header.metadata and header.metadata[SEAL] != _seal(arrays):
+    if (sealed or SEAL in header.metadata) and header.metadata.get(SEAL) != _seal(arrays):
         raise FormatError(f"{path} is damaged: its arrays do not have the SHA-256 that was written. Make it again.")
     return arrays
 

@@ -59,7 +59,7 @@ def read_parts(folder: Path) -> dict[str, Any]:
     if sha256_file(tensor_file) != document.get("tensors_sha256"):
         raise FormatError(f"{tensor_file} is damaged or belongs to another {JSON_FILE}. Copy or make the report again.")
     try:
-        return _from_parts(document, read_tensors(tensor_file), _read_run(folder))
+        return _from_parts(document, read_tensors(tensor_file, sealed=True), _read_run(folder))
     except (KeyError, TypeError, AttributeError, InvalidInput) as error:
         raise FormatError(f"{folder / JSON_FILE} is damaged ({error}). Copy or make the report again.") from error
 

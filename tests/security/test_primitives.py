@@ -223,3 +223,14 @@ def test_array_files_are_plain_safetensors_and_equal_arrays_give_equal_bytes(tmp
         for name, array in again.items():
             np.testing.assert_array_equal(array, arrays[name])
             assert array.shape == arrays[name].shape
+
+
+def test_an_array_file_that_lost_its_seal_is_not_one_of_ours(tmp_path: Path) -> None:
+    from safetensors.numpy import save_file
+
+    save_file({"a": np.zeros(3)}, tmp_path / "x.safetensors")
+    assert read_tensors(tmp_path / "x.safetensors")["a"].shape == (3,)
+    with pytest.raises(FormatError, match="SHA-256"):
+        read_tensors(tmp_path / "x.safetensors", sealed=True)
+    write_tensors(tmp_path / "x.safetensors", {"a": np.zeros(3)})
+    assert read_tensors(tmp_path / "x.safetensors", sealed=True)["a"].shape == (3,)
