@@ -40,6 +40,7 @@ FACADES = {
     ("report.report", "report"),
     ("pruning.plan", "pruning.pruned"),
     ("pruning.pruned", "pruning.checkpoint"),
+    ("pruning.pruned", "pruning.heal"),
     ("pruning.pruned", "hub"),
 }
 

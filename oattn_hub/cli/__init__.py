@@ -23,6 +23,7 @@ _VERBS: dict[str, str] = {
     "compare": "oattn_hub.cli.compare",
     "evaluate": "oattn_hub.cli.evaluate",
     "prune": "oattn_hub.cli.prune",
+    "heal": "oattn_hub.cli.heal",
     "migrate": "oattn_hub.cli.migrate",
     "capture": "oattn_hub.cli.capture",
     "adapters": "oattn_hub.cli.adapters",

@@ -20,13 +20,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("report", type=Path, help="folder of a report, or a plan (JSON)")
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--fraction", type=float, help="part of the heads to remove, e.g. 0.2")
-    how.add_argument("--budget", help="as many heads as this allows, e.g. 1%% more loss, or 0.01 of 1 - cosine")
+    how.add_argument(
+        "--budget",
+        help="as many heads as this allows, with 95%% confidence: 1%% is 1%% more of a loss, and 0.01 of 1 - cosine "
+        "or KL for a model without one",
+    )
     how.add_argument("--heads", help="exactly these, as layer.head separated by commas: 0.1,0.5,3.2")
     parser.add_argument("--metric", help="what the budget is about instead: loss, accuracy, mrr or divergence")
-    parser.add_argument("--score", help="rank by this score; default: what was measured to cost least, or a search")
+    parser.add_argument("--score", help="rank by this score, fisher or obs; default: what was measured to cost least")
+    parser.add_argument("--unit", choices=("heads", "groups", "layers"), default="heads", help="what goes as a whole")
+    parser.add_argument(
+        "--shape", choices=("free", "even", "uniform"), default="free", help="even groups, or all layers alike (free)"
+    )
+    parser.add_argument(
+        "--compensate", choices=("refit", "bias", "none"), help="refit what stays; default: what was measured to help"
+    )
     parser.add_argument("--min-heads-per-layer", type=int, default=0, help="leave so many in every layer (0)")
     parser.add_argument("--model", help="the model, if it is not where the report says")
-    parser.add_argument("--data", help="what to evaluate on; default: bundled data")
+    parser.add_argument("--data", help="what to measure the cost on; default: bundled data")
+    parser.add_argument("--calibration", help="what to choose and refit by; default: another part of the data")
+    parser.add_argument("--inputs", type=int, help="inputs to verify on (as many as there are, up to 32)")
+    parser.add_argument("--tokens", type=int, help="your context length (128, or what the model takes)")
+    parser.add_argument("--lengths", help="all lengths to verify at, e.g. 128,512 (--tokens, and four times as many)")
+    parser.add_argument("--seed", type=int, default=0, help="of inputs, random signs and bootstrap (0)")
     parser.add_argument("--variant", choices=("cut", "masked"), default="cut", help="masked keeps the original shape")
     parser.add_argument("--out", type=Path, help="folder for the checkpoint; without it only the plan is made")
     parser.add_argument("--no-verify", action="store_true", help="do not load the checkpoint again and compare")
@@ -51,15 +67,20 @@ def check(args: argparse.Namespace) -> None:
     checks.data(args.data)
     if args.model is not None:
         checks.model(args.model)
-    if args.score is not None:
+    if args.score is not None and args.score not in ("fisher", "obs"):
         checks.scores([args.score])
+    if args.inputs is not None:
+        checks.count(args.inputs, "--inputs")
+    if args.tokens is not None:
+        checks.count(args.tokens, "--tokens")
+    parse_lengths(args.lengths)
     checks.output_folder(args.out, ("oattn_pruned.json",), "a pruned checkpoint")
 
 
 def run(args: argparse.Namespace) -> int:
     """Plan, cut, save, print what it saved."""
     from oattn_hub.pruning import PruningPlan
-    from oattn_hub.report.evaluation_words import increase_words
+    from oattn_hub.pruning.words import cost_lines, weights_words
     from oattn_hub.report.findings import chooser, name_heads
 
     with progress_bar() as progress:
@@ -74,13 +95,9 @@ def run(args: argparse.Namespace) -> int:
     out = console()
     named = name_heads(plan.heads, most=40)
     out.print(f"{len(plan.heads)} of {plan.n_heads} heads, chosen by {chooser(plan.score)}: {named}", markup=False)
-    if plan.cost:
-        before, after = plan.cost["before"], plan.cost["after"]
-        out.print(f"{plan.cost['title']}: {before:.4f} -> {after:.4f}, {plan.evaluations} evaluations", markup=False)
-        if "verified_on" in plan.cost:
-            where = plan.cost["verified_on"]
-            words = increase_words(plan.cost)
-            out.print(f"{words}, verified on inputs that the search never saw: {where}", markup=False)
+    said = plan.to_json()
+    for line in (*cost_lines(said), weights_words(said), *_effort(said)):
+        out.print(line, markup=False, soft_wrap=True)
     if shown:
         out.print(f"{shown} shows this plan", markup=False, soft_wrap=True)
     if args.out and not plan.heads:
@@ -113,9 +130,20 @@ def _plan(args: argparse.Namespace, progress: Any) -> Any:
         "max_loss_increase": None if args.budget is None else parse_budget(args.budget),
         "heads": None if args.heads is None else parse_heads(args.heads),
     }
-    common = {"score": args.score, "min_heads_per_layer": args.min_heads_per_layer, "model": args.model}
+    names = ("score", "min_heads_per_layer", "unit", "shape", "compensate", "model", "metric", "data")
+    common = {name: getattr(args, name) for name in (*names, "calibration", "inputs", "tokens", "seed")}
     common |= loading_options(args)
-    return report.plan(**options, **common, metric=args.metric, data=args.data, progress=progress)
+    return report.plan(**options, **common, lengths=parse_lengths(args.lengths), progress=progress)
+
+
+def _effort(plan: dict[str, Any]) -> list[str]:
+    effort = plan["chosen_by"].get("effort")
+    if not effort:
+        return []
+    return [
+        f"{effort['evaluations']} pruned models measured in {effort['seconds']:.0f} s: {effort['forwards']} inputs "
+        f"forward, {effort['backwards']} backward"
+    ]
 
 
 def _cut(args: argparse.Namespace, plan: Any) -> dict[str, Any]:
@@ -140,6 +168,18 @@ def parse_budget(text: str) -> float:
         return float(text[:-1]) / 100 if text.endswith("%") else float(text)
     except ValueError:
         raise InvalidInput(f"--budget is {text!r}; give a share such as 1% or 0.01.") from None
+
+
+def parse_lengths(text: str | None) -> list[int] | None:
+    """Context lengths, separated by commas.
+
+    >>> parse_lengths("128,512"), parse_lengths(None)
+    ([128, 512], None)
+    """
+    try:
+        return None if text is None else [int(length) for length in text.split(",")]
+    except ValueError:
+        raise InvalidInput(f"--lengths is {text!r}; give numbers of tokens, e.g. 128,512.") from None
 
 
 def parse_heads(text: str) -> list[tuple[int, int]]:

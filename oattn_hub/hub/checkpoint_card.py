@@ -14,6 +14,7 @@ from oattn_hub.hub.card import evaluation_values, hub_id
 from oattn_hub.hub.readme import build_readme
 from oattn_hub.hub.tasks import task_of_class
 from oattn_hub.pruning.costs import saving_rows
+from oattn_hub.pruning.words import cost_lines, weights_words
 from oattn_hub.report.evaluation_words import increase_words
 
 if TYPE_CHECKING:
@@ -63,6 +64,8 @@ def checkpoint_readme(
         "removed_by_layer": _by_layer(plan["heads"]),
         "evaluation": evaluation_values(evaluation, figures) if evaluation else None,
         "cost": _cost(plan, evaluation),
+        "weights_words": weights_words(plan),
+        "healed": plan.get("healing") is not None,
         "provenance": _provenance(manifest, license),
     }
     return build_readme(metadata, render("checkpoint.md.j2", values))
@@ -102,7 +105,7 @@ def _results(manifest: Mapping[str, Any], repo_id: str | None, evaluation: Evalu
     return {"metrics": [cost["metric"]], "model-index": data.to_dict()["model-index"]}
 
 
-def _cost(plan: Mapping[str, Any], evaluation: EvaluationSection | None) -> dict[str, str] | None:
+def _cost(plan: Mapping[str, Any], evaluation: EvaluationSection | None) -> dict[str, Any] | None:
     """What the removal was measured to cost, and how sure that is."""
     cost = plan["cost"]
     if not cost:
@@ -114,6 +117,7 @@ def _cost(plan: Mapping[str, Any], evaluation: EvaluationSection | None) -> dict
         **values,
         "uncertainty": _uncertainty(plan, evaluation),
         "inputs": _inputs_of(cost, evaluation),
+        "lines": cost_lines(plan) if "lengths" in cost else [],
     }
 
 

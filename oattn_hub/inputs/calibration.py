@@ -57,7 +57,7 @@ def calibration_inputs(
     batches: int = 6,
     tokens: int = 128,
     seed: int = 0,
-    part: str | None = None,
+    part: texts.Part = None,
 ) -> CalibrationInputs:
     """Inputs for ``loaded``, by its modality; with no data at all, bundled text or synthetic images and sounds.
 
@@ -69,15 +69,18 @@ def calibration_inputs(
         tokens: Tokens per context, special tokens included. Images and audio have the length the model gives them.
         seed: Chooses the places in the text, or the synthetic images.
         part: ``calibration`` or ``evaluation``: two halves of the data that share no token and no file. The bundled
-            text is always halved (None means ``calibration``); your own data is used whole unless you say so.
+            text is always halved (None means ``calibration``); your own data is used whole unless you say so. Or from
+            which to which share of the data, such as (0.5, 0.75).
 
     >>> import oattn_hub.attention as attention                                        # doctest: +SKIP
     >>> inputs = attention.calibration_inputs(attention.load_model("bert-base-uncased"))  # doctest: +SKIP
     >>> len(inputs), inputs[0]["input_ids"].shape                                      # doctest: +SKIP
     (6, torch.Size([1, 128]))
     """
-    if part not in (None, "calibration", "evaluation"):
-        raise InvalidInput(f"part is {part!r}; choose 'calibration', 'evaluation' or None.")
+    if part not in (None, "calibration", "evaluation") and not isinstance(part, tuple):
+        raise InvalidInput(
+            f"part is {part!r}; choose 'calibration', 'evaluation', None, or shares such as (0.5, 0.75)."
+        )
     if batches < 1 or tokens < 1:
         raise InvalidInput(f"batches is {batches} and tokens is {tokens}; both are counts, 1 or more.")
     if _is_ready_made(data):
@@ -101,7 +104,7 @@ def calibration_inputs(
 
 
 def _text_inputs(
-    loaded: LoadedModel, data: Any, batches: int, tokens: int, seed: int, part: str | None
+    loaded: LoadedModel, data: Any, batches: int, tokens: int, seed: int, part: texts.Part
 ) -> CalibrationInputs:
     windows, description = texts.windows(loaded, data, batches, tokens, seed, part)
     made = tuple(texts.batch(loaded, window) for window in windows)
@@ -109,7 +112,7 @@ def _text_inputs(
 
 
 def _image_text_inputs(
-    loaded: LoadedModel, data: Any, batches: int, tokens: int, seed: int, part: str | None
+    loaded: LoadedModel, data: Any, batches: int, tokens: int, seed: int, part: texts.Part
 ) -> CalibrationInputs:
     """Bundled text beside the images: a two-tower model has text contexts of its own length."""
     limit = texts.longest_context(loaded)

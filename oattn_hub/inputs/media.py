@@ -14,6 +14,7 @@ from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
 from oattn_hub.errors import InvalidInput, LoadError
+from oattn_hub.inputs.texts import Part, part_of
 from oattn_hub.models.load import LoadedModel
 
 _IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm")
@@ -21,10 +22,10 @@ _SYNTHETIC_SIZE = 256
 _SAMPLING_RATE = 16_000
 
 
-def images(data: Any, batches: int, seed: int, part: str | None) -> tuple[list[Image.Image], str]:
+def images(data: Any, batches: int, seed: int, part: Part) -> tuple[list[Image.Image], str]:
     """``batches`` RGB images, and where they come from."""
     if data is None:
-        first = 1_000_000 if part == "evaluation" else 0
+        first = part_of(2_000_000, part).start
         made = [synthetic_image(seed, first + number) for number in range(batches)]
         return made, f"{batches} synthetic images (coloured gratings and discs, seed {seed}): no photographs were given"
     if isinstance(data, Sequence) and data and all(isinstance(item, Image.Image) for item in data):
@@ -35,10 +36,10 @@ def images(data: Any, batches: int, seed: int, part: str | None) -> tuple[list[I
     return [_open_image(path) for path in chosen], f"{batches} of {len(files)} image files, seed {seed}"
 
 
-def sounds(data: Any, batches: int, seed: int, part: str | None) -> tuple[list[NDArray[np.float32]], str]:
+def sounds(data: Any, batches: int, seed: int, part: Part) -> tuple[list[NDArray[np.float32]], str]:
     """``batches`` mono sounds at 16 kHz, and where they come from."""
     if data is None:
-        first = 1_000_000 if part == "evaluation" else 0
+        first = part_of(2_000_000, part).start
         made = [synthetic_sound(seed, first + number) for number in range(batches)]
         return made, f"{batches} synthetic sounds (chirps, seed {seed}): no recordings were given"
     files = _files(data, (".wav",), "WAV")
@@ -132,10 +133,9 @@ def _files(data: Any, suffixes: tuple[str, ...], what: str) -> list[Path]:
     return found
 
 
-def _choose(items: list[Any], batches: int, seed: int, part: str | None, what: str) -> list[Any]:
+def _choose(items: list[Any], batches: int, seed: int, part: Part, what: str) -> list[Any]:
     order = np.random.default_rng(seed).permutation(len(items))
-    middle = (len(items) + 1) // 2
-    chosen = {"calibration": order[:middle], "evaluation": order[middle:], None: order}[part]
+    chosen = order[part_of(len(items) + 1, part)]  # of an odd number the first part gets one more
     if len(chosen) < batches:
         raise InvalidInput(f"There are {len(chosen)} {what}; {batches} batches need {batches}. Ask for fewer batches.")
     return [items[index] for index in chosen[:batches]]

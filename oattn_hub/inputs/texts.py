@@ -18,10 +18,12 @@ from oattn_hub.tokens import default_token
 
 _BUNDLED = "shakespeare.txt"
 _DATASET = "dataset:"
+# two halves that share nothing, or from which to which share of the data; None is all of it
+Part = str | tuple[float, float] | None
 
 
 def windows(
-    loaded: LoadedModel, data: Any, batches: int, tokens: int, seed: int, part: str | None
+    loaded: LoadedModel, data: Any, batches: int, tokens: int, seed: int, part: Part
 ) -> tuple[list[list[int]], str]:
     """Token ids of ``batches`` contexts that do not overlap, and where they come from."""
     tokenizer = _tokenizer(loaded)
@@ -32,14 +34,15 @@ def windows(
     if content < 1:
         raise InvalidInput(f"tokens is {tokens}, but the tokenizer adds {len(prefix) + len(suffix)}. Ask for more.")
     part = part or ("calibration" if data is None else None)
-    stream = _half(_encode(tokenizer, text), part)
+    stream = _encode(tokenizer, text)
+    stream = stream[part_of(len(stream), part)]
     if len(stream) < batches * content:
         raise InvalidInput(
             f"The text ({origin}) has {len(stream)} tokens; {batches} contexts of {content} need {batches * content}. "
             "Give a longer text, or ask for fewer or shorter contexts."
         )
     starts = _starts(len(stream), content, batches, seed)
-    described = f"{origin}{f', {part} half' if part else ''}, {batches} contexts of {tokens} tokens, seed {seed}"
+    described = f"{origin}{part_words(part)}, {batches} contexts of {tokens} tokens, seed {seed}"
     return [prefix + stream[start : start + content] + suffix for start in starts], described
 
 
@@ -67,6 +70,31 @@ def read_text(data: Any) -> tuple[str, str]:
     if isinstance(data, Sequence) and data and all(isinstance(text, str) for text in data):
         return "\n\n".join(data), f"{len(data)} texts"
     raise InvalidInput(f"data is {type(data).__name__}; for text give a file, a list of texts, or a list of dicts.")
+
+
+def part_of(length: int, part: Part) -> slice:
+    """Which of ``length`` tokens or files a part of the data is.
+
+    >>> part_of(10, "evaluation"), part_of(8, (0.25, 0.5))
+    (slice(5, 10, None), slice(2, 4, None))
+    """
+    start, stop = {"calibration": (0.0, 0.5), "evaluation": (0.5, 1.0), None: (0.0, 1.0)}.get(part, part)  # type: ignore[arg-type,misc]
+    return slice(int(start * length), int(stop * length))
+
+
+def part_words(part: Part) -> str:
+    """The part as it is said behind the data's name."""
+    if part is None:
+        return ""
+    return f", {part} half" if isinstance(part, str) else f", from {part[0]:.0%} to {part[1]:.0%} of it"
+
+
+def available(loaded: LoadedModel, data: Any, tokens: int, part: Part) -> int:
+    """How many contexts of this length the part of the text holds."""
+    tokenizer = _tokenizer(loaded)
+    content = tokens - sum(map(len, _special_tokens(tokenizer)))
+    chosen = part_of(len(_encode(tokenizer, read_text(data)[0])), part)
+    return len(range(chosen.start, chosen.stop)) // max(content, 1)
 
 
 def longest_context(loaded: LoadedModel) -> int | None:
@@ -138,11 +166,6 @@ def _check_length(loaded: LoadedModel, tokens: int) -> None:
         raise InvalidInput(
             f"tokens is {tokens}, but {loaded.model_id} takes at most {limit}. Ask for {limit} or fewer."
         )
-
-
-def _half(stream: list[int], part: str | None) -> list[int]:
-    middle = len(stream) // 2
-    return {"calibration": stream[:middle], "evaluation": stream[middle:], None: stream}[part]
 
 
 def _starts(length: int, content: int, batches: int, seed: int) -> list[int]:

@@ -16,6 +16,7 @@ from oattn_hub.inputs import CalibrationInputs, calibration_inputs
 from oattn_hub.models.identify import batch_fingerprint
 from oattn_hub.models.load import LoadedModel, load_again, load_model
 from oattn_hub.progress import Progress, silent
+from oattn_hub.pruning.compensate import Refits, refitted
 from oattn_hub.pruning.masks import masked_sites
 from oattn_hub.pruning.scores import Score, Subject, resolve_scores
 from oattn_hub.pruning.sites import Head, weights_fingerprint
@@ -40,15 +41,15 @@ class Evaluator:
         self.reference = task.observe(loaded, inputs)
         self.calls = 0
 
-    def observe(self, heads: Sequence[Head]) -> list[Any]:
-        """What the model says on every input with these heads silenced."""
+    def observe(self, heads: Sequence[Head], refits: Refits | None = None) -> list[Any]:
+        """What the model says on every input with these heads silenced and these output projections refitted."""
         self.calls += 1
-        with masked_sites(self.loaded.model, self.sites, heads):
+        with refitted(self.sites, refits or {}), masked_sites(self.loaded.model, self.sites, heads):
             return self.task.observe(self.loaded, self.inputs)
 
-    def without(self, heads: Sequence[Head]) -> dict[str, Values]:
+    def without(self, heads: Sequence[Head], refits: Refits | None = None) -> dict[str, Values]:
         """Every metric with these heads silenced, one value an input."""
-        return self.task.measure(self.observe(heads), self.reference, self.inputs)
+        return self.task.measure(self.observe(heads, refits), self.reference, self.inputs)
 
     @property
     def baseline(self) -> dict[str, Values]:
@@ -140,7 +141,7 @@ def disjoint_inputs(
         seen = calibration_inputs(loaded, calibration, n_seen, tokens, seed)
     else:
         seen = calibration_inputs(loaded, data, n_seen, tokens, seed, "calibration")
-        if _ready_made(data):
+        if is_ready_made(data):
             seen = _part(seen, 0, min(n_seen, len(seen) // 3))
     shared = {batch_fingerprint(batch) for batch in seen} & {batch_fingerprint(batch) for batch in held_out}
     if shared:
@@ -154,7 +155,7 @@ def disjoint_inputs(
 def held_out_inputs(loaded: LoadedModel, data: Any, count: int, tokens: int, seed: int) -> CalibrationInputs:
     """The half of the data that calibration never uses; of ready-made batches, the last two thirds."""
     inputs = calibration_inputs(loaded, data, count, tokens, seed, "evaluation")
-    if not _ready_made(data):
+    if not is_ready_made(data):
         return inputs
     if len(inputs) < 4:
         raise InvalidInput(f"{len(inputs)} ready-made inputs are too few to hold some out; give at least 4.")
@@ -162,7 +163,7 @@ def held_out_inputs(loaded: LoadedModel, data: Any, count: int, tokens: int, see
     return _part(inputs, first, min(first + count, len(inputs)))
 
 
-def _ready_made(data: Any) -> bool:
+def is_ready_made(data: Any) -> bool:
     """Batches of forward arguments, which come without halves."""
     return isinstance(data, CalibrationInputs) or (isinstance(data, list | tuple) and isinstance(data[0], dict))
 

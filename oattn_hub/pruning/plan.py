@@ -18,11 +18,13 @@ if TYPE_CHECKING:
 
     from oattn_hub.adapters import AttentionSite
     from oattn_hub.models.load import LoadedModel
+    from oattn_hub.pruning.compensate import Refits
     from oattn_hub.pruning.pruned import PrunedModel
     from oattn_hub.report.evaluation import EvaluationSection
 
 SCHEMA = 2
-_NOT_SAVED = ("loaded", "evaluation")
+_NOT_SAVED = ("loaded", "evaluation", "refits")
+_REFITS = ".safetensors"
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,12 @@ class PruningPlan:
         chosen_by: how the number of heads was decided, e.g. ``{"fraction": 0.2}``.
         evaluations: how many times the masked model was evaluated to find this plan.
         cost: what removing these heads was measured to cost, if it was. Of a budget plan: on inputs that the search
-            never saw, with a 95 % bootstrap interval over them (``low``, ``high``) of the ``increase``.
+            never saw, with a 95 % bootstrap interval over them (``low``, ``high``) of the ``increase`` and a one-sided
+            95 % bound (``upper``); for every length (``lengths``), and once more on inputs that decided nothing
+            (``last_look``).
+        compensation: how the heads that stay make up for those that go, if they do: kind, layers, fitted on what.
+        healing: what was trained after the cut, if anything was: on what, for how long, from which loss to which.
+        refits: the output projections that ``cost`` was measured with; saved beside the plan, not in it.
         loaded: the model itself, if whoever made the plan had it at hand; not saved.
         evaluation: the report's evaluation, which goes along to the checkpoint's card; not saved.
     """
@@ -53,6 +60,9 @@ class PruningPlan:
     chosen_by: Mapping[str, Any] = field(default_factory=dict)
     evaluations: int = 0
     cost: Mapping[str, Any] | None = None
+    compensation: Mapping[str, Any] | None = None
+    healing: Mapping[str, Any] | None = None
+    refits: Refits | None = field(default=None, repr=False, compare=False)
     loaded: LoadedModel | None = field(default=None, repr=False, compare=False)
     evaluation: EvaluationSection | None = field(default=None, repr=False, compare=False)
 
@@ -155,17 +165,26 @@ class PruningPlan:
         return decode(cls, {name: entry for name, entry in value.items() if name != "schema"}, leave_out=_NOT_SAVED)
 
     def save(self, path: str | Path) -> Path:
-        """Write the plan as JSON; returns the file."""
+        """Write the plan as JSON, and its refits as safetensors beside it; returns the JSON file."""
         target = Path(path)
+        if self.refits:
+            from oattn_hub.pruning.refits import write_refits
+
+            write_refits(target.with_suffix(_REFITS), self.refits)
         write_sealed(target, self.to_json())
         return target
 
     @classmethod
     def load_file(cls, path: str | Path) -> Self:
-        """Read a plan that was saved."""
-        value = read_json(Path(path))
+        """Read a plan that was saved, with its refits where they lie beside it."""
+        value, beside = read_json(Path(path)), Path(path).with_suffix(_REFITS)
         is_plan = isinstance(value, dict) and value.get("schema") == SCHEMA
-        return cls.from_json(unsealed(value, Path(path)) if is_plan else value)
+        plan = cls.from_json(unsealed(value, Path(path)) if is_plan else value)
+        if plan.compensation is None or not beside.is_file():
+            return plan
+        from oattn_hub.pruning.refits import read_refits
+
+        return replace(plan, refits=read_refits(beside))
 
 
 _SAVED = [item.name for item in fields(PruningPlan) if item.name not in _NOT_SAVED]

@@ -1,30 +1,36 @@
 """From a report to a plan: which heads, and how many.
 
 A score is only trusted as far as it was measured on the model at hand. A report with an evaluation says which score
-costs least at the wanted fraction; without one, a quick evaluation is run if the model can be loaded, and otherwise the
-user has to name a score. A budget needs the model: heads are searched on some inputs, the plan is verified on others.
+costs least at the wanted fraction; without one, rankings are tried if the model can be loaded, and otherwise the user
+has to name a score. A budget needs the model: heads are searched on some inputs, the plan is verified on others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from oattn_hub.errors import InvalidInput, LoadError, MissingDependency
+from oattn_hub.errors import InvalidInput, LoadError, MissingDependency, OattnError
 from oattn_hub.progress import Progress, silent
+from oattn_hub.pruning.bench import Bench, Question
+from oattn_hub.pruning.bounds import fixed_sequence
 from oattn_hub.pruning.heads import lowest, structure_of
 from oattn_hub.pruning.plan import PruningPlan
+from oattn_hub.pruning.scores import Subject, get_score
+from oattn_hub.pruning.search import RANKINGS, Search, by_head, sequence
+from oattn_hub.pruning.units import Choice, Removed, Shape, Unit
 from oattn_hub.records import Head
 
 if TYPE_CHECKING:
-    from oattn_hub.inputs import CalibrationInputs
     from oattn_hub.models.load import LoadedModel
-    from oattn_hub.pruning.search import Meter
-    from oattn_hub.pruning.tasks import Metric, Task
+    from oattn_hub.pruning.compensate import Kind, Refits
+    from oattn_hub.pruning.tasks import Metric
     from oattn_hub.report import Report
     from oattn_hub.report.evaluation import EvaluationSection
+
+# Units and shapes that go without saying.
+_PLAIN = ("heads", "free")
 
 
 def plan_from_report(
@@ -36,30 +42,45 @@ def plan_from_report(
     metric: str | None = None,
     score: str | None = None,
     min_heads_per_layer: int = 0,
+    unit: Unit = "heads",
+    shape: Shape = "free",
+    compensate: Kind | bool | None = None,
     model: Any = None,
     data: Any = None,
     calibration: Any = None,
-    inputs: int = 16,
-    tokens: int = 64,
+    inputs: int | None = None,
+    tokens: int | None = None,
+    lengths: Sequence[int] | None = None,
     seed: int = 0,
     progress: Progress = silent,
     **permissions: Any,
 ) -> PruningPlan:
     """Choose heads to remove: a fraction, named ones, or as many as a budget allows.
 
+    Whatever is chosen, its cost is measured on exactly these heads with exactly these weights, if the model is at hand
+    (``plan.cost``; None where it is not, never an estimate).
+
     Args:
-        report: what is known about the model; its evaluation, if it has one, decides which score is used.
+        report: what is known about the model; its evaluation, if it has one, decides which score ranks a fraction.
         fraction: part of all heads to remove, e.g. 0.2.
         heads: exactly these (layer, head) pairs.
-        max_loss_increase: the largest set found (see :mod:`oattn_hub.pruning.search`) whose cost, measured on inputs
-            that the search never saw, stays within this budget: 0.01 allows the task's loss to get 1 % worse, or, for
-            an embedder or a model without a task, a divergence of 0.01.
+        max_loss_increase: the largest set found (see :mod:`oattn_hub.pruning.search`) whose cost, at every length and
+            with 95 % confidence, is at most this on inputs like those of ``data``: 0.01 allows the task's loss to get
+            1 % worse, or, for an embedder or a model without a task, a divergence (1 - cosine, KL) of 0.01.
         metric: what the budget is about instead: ``loss``, ``accuracy``, ``mrr`` or ``divergence``.
-        score: rank by this score instead of the one that was measured to cost least, or instead of searching.
+        score: rank by this score (or ``fisher``, ``obs``) instead of what was measured to cost least.
         min_heads_per_layer: leave at least so many heads in every layer; 0 lets whole layers go.
+        unit: what goes as a whole: ``heads``, key/value ``groups`` or ``layers``.
+        shape: ``free``, ``even`` groups within a layer, or ``uniform`` over all layers.
+        compensate: ``"refit"``, ``"bias"`` or ``"none"`` (True and False are the first and the last); None takes what
+            was measured to cost least on inputs that nothing was fitted to.
         model: the model, if it is not to be loaded from where the report says.
-        data, calibration, inputs, tokens, seed: what to evaluate on, as in :func:`oattn_hub.pruning.evaluate`. A
-            budget is verified on ``inputs`` inputs, and searched on twice as many of the calibration data.
+        data, calibration: what to measure on, and what to choose by; None is bundled. Whatever is given, choosing,
+            verifying and the last look share no input (:mod:`oattn_hub.pruning.roles`).
+        inputs: inputs of each of these; None is as many as there are, up to 32.
+        tokens: your context length; None is 128, or what the model takes. Verified also at four times as many.
+        lengths: all lengths to search and verify at instead.
+        seed: of inputs, random signs and bootstrap.
         progress: told about each evaluation.
         permissions: what only the caller may grant to load the model: ``trust_remote_code``, ``token`` … (see
             ``PERMISSIONS`` in :mod:`oattn_hub.models.load`); a report never grants any.
@@ -70,25 +91,32 @@ def plan_from_report(
         raise InvalidInput(
             f"Give one of fraction, heads and max_loss_increase; got {', '.join(given) or 'none of them'}."
         )
-    choice = _Choice(report, min_heads_per_layer)
-    if heads is not None:
-        return choice.plan(choice.checked(heads), "by hand", {"heads": "named"})
     if fraction is not None and not 0 <= fraction <= 1:
         raise InvalidInput(f"fraction is {fraction}; give a part of the heads between 0 and 1.")
-    evaluation = {
-        "model": model,
-        "data": data,
-        "calibration": calibration,
-        "inputs": inputs,
-        "tokens": tokens,
-        "seed": seed,
-        "progress": progress,
-        **permissions,
-    }
+    if max_loss_increase is not None and not max_loss_increase >= 0:
+        raise InvalidInput(f"max_loss_increase is {max_loss_increase}; give a part such as 0.01 for 1 %.")
+    adapter = report.model.adapter or None
+    question = Question(
+        metric,
+        data,
+        calibration,
+        inputs,
+        tokens,
+        lengths,
+        compensate,
+        adapter,
+        shape != "uniform",
+        seed,
+        progress,
+        permissions,
+    )
+    choice = _Choice(report, min_heads_per_layer, unit, shape)
+    if heads is not None:
+        return _measured(choice, choice.checked(heads), "by hand", {"heads": "named"}, question, model)
     if max_loss_increase is not None:
-        return _within_budget(choice, max_loss_increase, metric, score, evaluation)
+        return _within_budget(choice, max_loss_increase, score, question, model)
     assert fraction is not None
-    return _by_fraction(choice, fraction, score, evaluation)
+    return _by_fraction(choice, fraction, score, question, model)
 
 
 @dataclass(frozen=True)
@@ -97,6 +125,8 @@ class _Choice:
 
     report: Report
     floor: int
+    unit: Unit = "heads"
+    shape: Shape = "free"
 
     @property
     def heads(self) -> list[Head]:
@@ -128,12 +158,15 @@ class _Choice:
         evaluations: int = 0,
         cost: Mapping[str, Any] | None = None,
         weights: str = "",
+        compensation: Mapping[str, Any] | None = None,
+        refits: Refits | None = None,
         loaded: LoadedModel | None = None,
     ) -> PruningPlan:
         layers: dict[int, int] = {}
         for layer, _ in self.heads:
             layers[layer] = layers.get(layer, 0) + 1
         floor = {"min_heads_per_layer": self.floor} if self.floor else {}
+        form = {name: value for name, value in (("unit", self.unit), ("shape", self.shape)) if value not in _PLAIN}
         return PruningPlan(
             heads=heads,
             n_heads=len(self.heads),
@@ -141,133 +174,165 @@ class _Choice:
             weights=weights,
             model=self.report.model,
             score=score,
-            chosen_by={**chosen_by, **floor},
+            chosen_by={**chosen_by, **floor, **form},
             evaluations=evaluations,
             cost=cost,
+            compensation=compensation,
+            refits=refits,
             loaded=loaded,
             evaluation=self.report.evaluation,
         )
 
 
-def _by_fraction(choice: _Choice, fraction: float, score: str | None, evaluation: Mapping[str, Any]) -> PruningPlan:
-    section = choice.report.evaluation
+def _by_fraction(choice: _Choice, fraction: float, score: str | None, question: Question, model: Any) -> PruningPlan:
     count = round(fraction * len(choice.heads))
+    section, how = choice.report.evaluation, {"fraction": fraction, "score_by": "named" if score else "measured"}
     if section is None and score == "haar":  # all this needs is in the report
-        values = {(record.layer, record.head): record.rank for record in choice.report.heads}
-        return choice.plan(choice.lowest(values, count), "haar", {"fraction": fraction})
-    if section is None or (score is not None and score not in {result.name for result in section.scores}):
-        section = _quick_evaluation(choice.report, evaluation, None if score is None else [score])
-    result = section.score(score) if score is not None else section.best(fraction)
-    metric = section.metrics[0]
-    cost = {
-        "metric": metric.name,
-        "title": metric.title,
-        "before": metric.baseline,
-        "after": section.cost_at(result.name, fraction),
-        "inputs": section.evaluation_fingerprint,
-    }
-    found = choice.lowest(section.values(result.name), count)
-    how = {"fraction": fraction, "score_by": "named" if score else "measured"}
-    return choice.plan(found, result.name, how, section.evaluations, cost, section.weights)
+        values: Mapping[Head, float] = {(record.layer, record.head): record.rank for record in choice.report.heads}
+        return _measured(choice, choice.lowest(values, count), "haar", {"fraction": fraction}, question, model)
+    plain = (choice.unit, choice.shape) == ("heads", "free")
+    if section is not None and plain and (score is None or score in {result.name for result in section.scores}):
+        result = section.score(score) if score is not None else section.best(fraction)
+        found = choice.lowest(section.values(result.name), count)
+        return _measured(choice, found, result.name, how, question, model, section)
+    bench = _bench_at_hand(choice.report, model, question, "No score was measured on {} yet")
+    search, ranking, kind, trials = _search(choice, score, bench)
+    heads = tuple(sorted(search.compensating(kind).grown(ranking, count)))
+    return _finished(choice, bench, heads, kind, ranking, {**how, "trials": trials})
 
 
-def _quick_evaluation(
-    report: Report, evaluation: Mapping[str, Any], scores: list[str] | None = None
-) -> EvaluationSection:
-    """Measure on the spot; a model that is not here is the user's decision, not ours."""
-    from oattn_hub.pruning.evaluation import evaluate
-
-    try:
-        return evaluate(report, scores=scores or ["haar", "displacement", "output", "gradient"], **evaluation)
-    except (LoadError, MissingDependency) as error:
-        raise InvalidInput(
-            f"No score was measured on {report.model.id} yet, and the model cannot be loaded here ({error}) "
-            "Run `oattn evaluate` where the model is, or name a score, e.g. plan(fraction=0.1, score='haar')."
-        ) from error
-
-
-def _within_budget(
-    choice: _Choice, budget: float, about: str | None, score: str | None, evaluation: Mapping[str, Any]
+def _measured(
+    choice: _Choice,
+    heads: list[Head],
+    score: str,
+    how: Mapping[str, Any],
+    question: Question,
+    model: Any,
+    section: EvaluationSection | None = None,
 ) -> PruningPlan:
-    from oattn_hub.models.load import PERMISSIONS
-    from oattn_hub.pruning.evaluation import Evaluator, alternating, disjoint_inputs
-    from oattn_hub.pruning.scores import Subject, get_score
-    from oattn_hub.pruning.search import Choice, Meter, by_ranking, by_slopes, settle, walk
-    from oattn_hub.pruning.sites import head_sites, weights_fingerprint
-    from oattn_hub.pruning.tasks import find_task
+    """A plan for these heads with what they cost; where the model is not at hand, with what is known, or nothing."""
+    try:
+        bench = Bench(_load(choice.report, model, question), question)
+    except (OattnError, MissingDependency) as error:
+        if model is not None or question.data is not None:
+            raise
+        how = {**how, "not_measured": str(error)}
+        weights = section.weights if section is not None else ""
+        return choice.plan(heads, score, how, cost=_known_cost(section, score, heads), weights=weights)
+    removed = tuple(heads)
+    return _finished(choice, bench, removed, bench.best_kind(removed), score, how)
 
-    if not budget >= 0:
-        raise InvalidInput(f"max_loss_increase is {budget}; give a part such as 0.01 for 1 %.")
-    permissions = {name: evaluation[name] for name in PERMISSIONS if name in evaluation}
-    loaded = _model_at_hand(choice.report, evaluation["model"], **permissions)
-    seed, count = evaluation["seed"], evaluation["inputs"]
-    sources = (evaluation["calibration"], evaluation["data"])
-    searched, verified = disjoint_inputs(loaded, *sources, 2 * count, count, evaluation["tokens"], seed)
-    proposing, choosing = alternating(searched)
-    sites, task = head_sites(loaded.model, choice.report.model.adapter or None), find_task(loaded, verified)
-    metric = _metric(task, about)
 
-    def meter(stage: str, inputs: CalibrationInputs) -> Meter:
-        told = partial(evaluation["progress"], stage, total=len(choice.heads))
-        return Meter(Evaluator(loaded, sites, inputs, task), metric, told)
+def _known_cost(section: EvaluationSection | None, score: str, heads: list[Head]) -> dict[str, Any] | None:
+    """What a report's evaluation measured on exactly these heads; nothing where it measured others."""
+    if section is None:
+        return None
+    values, metric = section.values(score), section.metrics[0]
+    order = sorted(values, key=values.__getitem__)
+    for number, fraction in enumerate(section.fractions):
+        if sorted(order[: round(fraction * len(order))]) == heads:
+            curve = section.score(score).curves[metric.name]
+            return {
+                "metric": metric.name,
+                "title": metric.title,
+                "before": metric.baseline,
+                "after": curve.mean[number],
+                "increase": curve.mean[number] - metric.baseline,
+                "low": curve.low[number] - metric.baseline,
+                "high": curve.high[number] - metric.baseline,
+                "n_inputs": section.n_inputs,
+                "inputs": section.evaluation_fingerprint,
+                "verified_on": section.evaluation,
+            }
+    return None
 
-    search, check = meter("search", choosing), meter("verification", verified)
-    removable = Choice(choice.heads, choice.floor, choice.shared)
-    if score is None:
-        propose = by_slopes(removable, Evaluator(loaded, sites, proposing, task), metric, seed)
-    else:
-        subject = Subject(loaded, proposing, task, choice.report, choice.report.model.adapter or None, seed)
-        values = get_score(score).measure(subject)
-        propose = by_ranking(removable, dict(zip(subject.heads, values.tolist(), strict=True)))
-    path = walk(propose, search.increase, budget)
-    heads = settle(path, check.increase, budget).heads
-    chosen_by = {
+
+def _finished(
+    choice: _Choice, bench: Bench, heads: Removed, kind: Kind, score: str, how: Mapping[str, Any]
+) -> PruningPlan:
+    """The plan with all that was measured on exactly these heads, and the weights it was measured with."""
+    compensator = bench.compensator.of_kind(kind) if heads else bench.compensator
+    cost = bench.cost(heads, compensator)
+    refits = compensator.refits(heads)
+    return choice.plan(
+        sorted(heads),
+        score,
+        {**how, "effort": bench.effort.to_json()},
+        bench.effort.evaluations,
+        cost,
+        bench.weights,
+        bench.compensation(kind, refits),
+        refits,
+        bench.loaded,
+    )
+
+
+def _search(choice: _Choice, score: str | None, bench: Bench) -> tuple[Search, str, Kind, dict[str, float]]:
+    """A search by the ranking and with the compensation that cost least in a trial, or by those named."""
+    rules = Choice.of(
+        bench.sites, choice.heads, floor=choice.floor, shared=choice.shared, unit=choice.unit, shape=choice.shape
+    )
+    scores = {}
+    if score is not None and score not in RANKINGS:
+        subject = Subject(
+            bench.loaded, bench.roles.fit, bench.task, choice.report, bench.question.adapter, bench.question.seed
+        )
+        scores[score] = by_head(get_score(score).measure(subject), subject.heads)
+    proposing = bench.evaluator(bench.roles.fit)
+    search = Search(proposing, bench.compensator, bench.choice, rules, scores, bench.question.seed)
+    rankings = RANKINGS if score is None else (score,)
+    if len(rankings) == len(bench.question.kinds) == 1:
+        return search, rankings[0], bench.question.kinds[0], {}
+    return search, *search.choose(rankings, bench.question.kinds)
+
+
+def _within_budget(choice: _Choice, budget: float, score: str | None, question: Question, model: Any) -> PruningPlan:
+    bench = _bench_at_hand(choice.report, model, question, "A budget is kept by measuring")
+    search, ranking, kind, trials = _search(choice, score, bench)
+    search = search.compensating(kind)
+    path = search.path(ranking, budget)
+    plans = sequence(path, budget)
+
+    def holds(heads: Removed) -> bool:
+        return max(bench.bounds(heads, search.compensator)) <= budget
+
+    accepted, tested = fixed_sequence(plans, holds)
+    how = {
         "max_loss_increase": budget,
-        "metric": metric.name,
+        "metric": bench.metric.name,
+        "unit_of_budget": budget_words(bench.metric, budget),
+        "ranking": ranking,
+        "trials": trials,
         "rounds": len(path) - 1,
-        "search_evaluations": search.evaluator.calls,
-        "verifications": check.evaluator.calls,
+        "verifications": tested,
+        "lengths": bench.lengths,
     }
-    calls = search.evaluator.calls + check.evaluator.calls
-    cost = {**_verified_cost(check, heads, seed), "searched_on": searched.description}
-    return choice.plan(sorted(heads), score or "search", chosen_by, calls, cost, weights_fingerprint(sites), loaded)
+    return _finished(choice, bench, accepted or (), kind, score or "search", how)
 
 
-def _verified_cost(check: Meter, heads: tuple[Head, ...], seed: int) -> dict[str, Any]:
-    """What the plan says about its cost: all of it measured on the inputs that the search never saw."""
-    from oattn_hub.pruning.evaluation import increase_interval
+def budget_words(metric: Metric, budget: float) -> str:
+    """The budget with its unit.
 
-    before, after = check.values(()), check.values(heads)
-    low, high = increase_interval(check.metric, before, after, seed)
-    inputs = check.evaluator.inputs
-    return {
-        "metric": check.metric.name,
-        "title": check.metric.title,
-        "before": float(before.mean()),
-        "after": float(after.mean()),
-        "increase": check.increase(heads),
-        "low": low,
-        "high": high,
-        "inputs": inputs.fingerprint,
-        "n_inputs": len(inputs),
-        "verified_on": inputs.description,
-    }
+    >>> from oattn_hub.pruning.tasks import DIVERGENCE_COSINE, TOKEN_LOSS
+    >>> budget_words(TOKEN_LOSS, 0.01), budget_words(DIVERGENCE_COSINE, 0.01)
+    ('1 % of the loss a token (nats)', '0.01 of 1 - cosine with the unpruned embedding')
+    """
+    return f"{100 * budget:g} % of the {metric.title}" if metric.relative else f"{budget:g} of {metric.title}"
 
 
-def _metric(task: Task, about: str | None) -> Metric:
-    metrics = {metric.name: metric for metric in task.metrics}
-    if about is not None and about not in metrics:
-        raise InvalidInput(f"metric is {about!r}; this model and its data give {', '.join(metrics)}.")
-    return metrics[about] if about else task.primary
-
-
-def _model_at_hand(report: Report, model: Any, **permissions: Any) -> LoadedModel:
+def _load(report: Report, model: Any, question: Question) -> LoadedModel:
     from oattn_hub.pruning.evaluation import load_subject
 
+    return load_subject(report, model, **question.permissions)
+
+
+def _bench_at_hand(report: Report, model: Any, question: Question, why: str) -> Bench:
+    """A bench, or what the user can do without the model."""
     try:
-        return load_subject(report, model, **permissions)
+        loaded = _load(report, model, question)
     except (LoadError, MissingDependency) as error:
         raise InvalidInput(
-            f"A budget is kept by measuring, and {report.model.id} cannot be loaded here ({error}) "
-            "Give the model, or plan a fraction of the heads instead, e.g. plan(fraction=0.1, score='haar')."
+            f"{why.format(report.model.id)}, and {report.model.id} cannot be loaded here ({error}) "
+            "Give the model, run `oattn evaluate` where it is, or name a score, e.g. plan(fraction=0.1, score='haar')."
         ) from error
+    return Bench(loaded, question)

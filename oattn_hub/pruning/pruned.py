@@ -22,10 +22,12 @@ from oattn_hub.pruning.masks import masked_sites
 from oattn_hub.pruning.plan import PruningPlan
 from oattn_hub.pruning.portable import apply_cuts
 from oattn_hub.pruning.readout import readouts
+from oattn_hub.pruning.refits import refitted_copy, with_refits
 from oattn_hub.pruning.sites import head_sites
 from oattn_hub.pruning.surgery import CutList, cut_list
 
 if TYPE_CHECKING:
+    from oattn_hub.pruning.compensate import Kind
     from oattn_hub.report.evaluation import EvaluationSection
 
 PRUNING_KEY = "oattn_pruning"
@@ -52,6 +54,12 @@ class PrunedModel:
         with folder_lock(Path(folder), wait=0), storage_errors(Path(folder)):
             return save_checkpoint(self, Path(folder), variant, **options)
 
+    def heal(self, model: Any = None, **options: Any) -> PrunedModel:
+        """Train the output projections for a few minutes; see :func:`oattn_hub.pruning.heal.heal`."""
+        from oattn_hub.pruning.heal import heal
+
+        return heal(self, model, **options)
+
     def push_to_hub(self, repo_id: str, **options: Any) -> Any:
         """Publish the checkpoint; see :func:`oattn_hub.hub.push_checkpoint`."""
         from oattn_hub.hub import push_checkpoint
@@ -68,6 +76,7 @@ def prune(
     allow_other_weights: bool = False,
     measure: bool = True,
     evaluation: EvaluationSection | None = None,
+    compensate: Kind | bool | None = None,
     **permissions: Any,
 ) -> PrunedModel:
     """Cut the plan's heads out of a model and make sure that the result is the masked model.
@@ -80,6 +89,8 @@ def prune(
         allow_other_weights: apply the plan to a model of the same structure with other weights.
         measure: also measure FLOPs and latency before and after.
         evaluation: goes along to the checkpoint's card; None takes the one of the plan's report.
+        compensate: None refits output projections if the plan was measured so; False is the plain cut; see
+            :func:`oattn_hub.pruning.refits.with_refits`.
         permissions: what only the caller may grant to load the model: ``trust_remote_code``, ``token`` …
     """
     loaded = plan.load(**permissions) if model is None else load_model(model, **permissions)
@@ -88,9 +99,12 @@ def prune(
         raise SurgeryError(
             f"{loaded.model_id} was pruned before. Prune the original once, with the heads of both plans together."
         )
-    cuts = cut_list(loaded.model, plan.heads, plan.adapter)
+    plan = with_refits(plan, loaded, compensate, inputs)
     before = sum(p.numel() for p in loaded.model.parameters())
-    smaller = loaded.model if inplace else copy.deepcopy(loaded.model)
+    whole, added = refitted_copy(plan, loaded, inplace) if plan.refits else (loaded, [])
+    cuts = cut_list(whole.model, plan.heads, plan.adapter)
+    cuts.setdefault("bias", []).extend(added)
+    smaller = whole.model if inplace else copy.deepcopy(whole.model)
     try:
         apply_cuts(smaller, cuts)
     except Exception as error:
@@ -109,7 +123,7 @@ def prune(
         if _is_exact(loaded.model):
             check_masking(loaded.model, sites, plan.heads, lambda: readouts(loaded, batches[0]))
         try:
-            _check_cut(loaded, pruned, plan, cuts, batches[0])
+            _check_cut(whole, pruned, plan, cuts, batches[0])
         except OattnError:
             raise
         except Exception as error:  # a forward that reads a size we do not know of

@@ -1,54 +1,45 @@
-"""As many heads as a budget allows: searched on some inputs, verified on others.
+"""As many heads as a budget allows: proposed by one set of inputs, measured on another, refitted all the way.
 
-Put a gate before every head's output, 1 for a head that stays and 0 for one that goes. With the cost's slope g with
-respect to the gates and its curvature F, removing a set S of heads from the model as pruned so far adds about
+A ranking proposes which heads go next from the model as pruned and refitted so far; what the proposal really costs is
+measured on inputs that no ranking and no refit has seen. Before the search begins, a few rankings and compensations
+remove the same share of the heads, and the pair that was measured to cost least goes on (:func:`Search.choose`).
 
-    C(S) = - sum_{h in S} g_h + c/2 sum_{h,k in S} F_hk .
+========== =====================================================================================================
+fisher     slopes of the loss along what removal and refit do to the weights, one backward pass a round
+           (:mod:`oattn_hub.pruning.fisher`)
+obs        how far the layer's output moves after the refit, relative to the residual stream; no backward pass
+           (the optimal brain surgeon by layers, as in SlimGPT, arXiv 2412.18110)
+a score    the fixed order of any score of :mod:`oattn_hub.pruning.scores`
+========== =====================================================================================================
 
-One backward pass gives both: g is the mean of the inputs' gradients, F the mean of their outer products (the Fisher
-information; for a divergence, whose slope starts at zero, of gradients of random probes of the output). The slope finds
-heads whose removal lowers the loss, the curvature keeps apart heads that replace each other. The square of a gradient
-that is a mean over T tokens lies between 1 and 1/T of a token's, as the tokens agree or not: c is tried as T, T^2/3 and
-T^1/3, and the cheapest block is kept.
-
-Each round removes the few heads of lowest C, measures what that really costs, and looks again at the smaller model.
-Slopes come from one half of the search inputs and costs from the other, so that what happens to help the inputs that
-proposed a block does not speak for it.
-Slopes and prunings in rounds: Michel, Levy, Neubig 2019 (arXiv 1905.10650); Fisher information between heads: Kwon et
-al. 2022 (arXiv 2204.09656), after LeCun, Denker, Solla 1990.
+Prunings in rounds: Michel, Levy, Neubig 2019 (arXiv 1905.10650).
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from oattn_hub.pruning.heads import bundles
-from oattn_hub.pruning.masks import masked_sites
-from oattn_hub.pruning.scores.model import gate_gradients
-from oattn_hub.pruning.stacks import split, stacks
-from oattn_hub.pruning.tasks import Metric, divergence, probes
+from oattn_hub.pruning.compensate import Compensator, Kind
+from oattn_hub.pruning.fisher import displaced, fisher, removals
+from oattn_hub.pruning.units import Choice, Removed
 from oattn_hub.records import Head
 
 if TYPE_CHECKING:
     from oattn_hub.pruning.evaluation import Evaluator
+    from oattn_hub.pruning.tasks import Metric
 
 Values = NDArray[np.float64]
-Removed = tuple[Head, ...]
-Said = dict[str, torch.Tensor]
-
-# Part of the heads that goes in each round, and the powers of T by which the curvature is multiplied.
-_SHARE = 0.03
-_POWERS = (1, 2 / 3, 1 / 3)
 # A cost that moves up and down may come back: so many rounds in a row above the budget end the search.
-_PATIENCE = 3
-# Inputs of one backward pass, which keeps every layer's outputs.
-_STACK = 8
+_PATIENCE = 2
+# The share of the heads at which rankings and compensations are compared before the search.
+_TRIAL = 0.15
+RANKINGS = ("fisher", "obs")
 
 
 @dataclass(frozen=True)
@@ -59,203 +50,198 @@ class Step:
     increase: float
 
 
-def walk(
-    propose: Callable[[Removed], Iterable[Removed]], increase: Callable[[Removed], float], budget: float
-) -> list[Step]:
-    """Remove block after block, always the cheapest of those proposed, until the cost stays above the budget.
+def walk(propose: Callable[[Removed], Removed], increase: Callable[[Removed], float], budget: float) -> list[Step]:
+    """Remove block after block until the cost stays above the budget.
 
-    >>> [step.increase for step in walk(lambda gone: [(*gone, (0, len(gone)))], lambda gone: 0.4 * len(gone), 0.5)]
-    [0.0, 0.4, 0.8, 1.2000000000000002, 1.6]
+    >>> def one_more(gone): return (*gone, (0, len(gone)))
+    >>> [step.increase for step in walk(one_more, lambda gone: 0.5 * len(gone), 0.6)]
+    [0.0, 0.5, 1.0, 1.5]
     """
     path, above = [Step((), 0.0)], 0
     while above < _PATIENCE:
-        steps = [Step(heads, increase(heads)) for heads in propose(path[-1].heads)]
-        if not steps:
+        heads = propose(path[-1].heads)
+        if len(heads) <= len(path[-1].heads):
             break
-        path.append(min(steps, key=lambda step: step.increase))
+        path.append(Step(heads, increase(heads)))
         above = above + 1 if path[-1].increase > budget else 0
     return path
 
 
-def settle(path: Sequence[Step], verify: Callable[[Removed], float], budget: float) -> Step:
-    """The longest part of the path that keeps the budget on the inputs of the search and, measured here, on others."""
-    for step in reversed(path):
-        if step.heads and step.increase <= budget and (verified := verify(step.heads)) <= budget:
-            return Step(step.heads, verified)
-    return Step((), 0.0)
+def sequence(path: Sequence[Step], budget: float, most: int = 6) -> list[Removed]:
+    """The sets to verify, from few heads to many: those within the budget on the search's inputs, thinned evenly."""
+    within = [step.heads for step in path if step.heads and step.increase <= budget]
+    if len(within) <= most:
+        return within
+    return [within[round(place)] for place in np.linspace(0, len(within) - 1, most)]
 
 
 @dataclass(frozen=True, eq=False)
 class CostModel:
-    """What removing heads is predicted to add.
+    """What removing units is predicted to add: C(S) = sum of slopes + 1/2 sum of curvatures within S.
 
     Attributes:
-        slope: (H,) of the cost towards removal, so minus that of the gates.
-        curvature: (H, H) mean outer product of the inputs' gradients.
-        terms: how many tokens an input's cost is the mean of.
+        slope: (units,).
+        curvature: (units, units).
     """
 
     slope: Values
     curvature: Values
-    terms: int = 1
 
-    def block(self, choice: Choice, gone: Removed, factor: float = 1.0) -> Removed:
-        """What is gone and the next few heads, one bundle after the other, that are predicted to cost least."""
-        members = choice.membership
-        sizes = members.sum(axis=1)
-        slope, curvature = members @ self.slope, factor * members @ self.curvature @ members.T
-        joint = np.zeros(len(members))  # curvature between each bundle and those of this block
-        removed, target = list(gone), len(gone) + choice.step
-        while len(removed) < target:
-            added = (slope + np.diag(curvature) / 2 + joint) / sizes
-            added[~choice.removable(removed)] = np.inf
-            chosen = int(np.argmin(added))
-            if added[chosen] == np.inf:
-                break
-            removed += choice.bundles[chosen]
-            joint += curvature[chosen]
-        return tuple(removed)
+    def order(self, removable: NDArray[np.bool_], sizes: Values, count: float) -> list[int]:
+        """Units in the order in which one more of them adds least for each of its heads, up to ``count`` heads."""
+        left, joint, chosen, removed = removable.copy(), np.zeros(len(self.slope)), [], 0.0
+        while removed < count and left.any():
+            added = np.where(left, (self.slope + np.diag(self.curvature) / 2 + joint) / sizes, np.inf)
+            best = int(np.argmin(added))
+            chosen.append(best)
+            left[best] = False
+            joint += self.curvature[best]
+            removed += sizes[best]
+        return chosen
+
+
+def shrunk(samples: Values) -> Values:
+    """(units, units) mean outer product of (samples, units), its off-diagonal shrunk by how noisy it is.
+
+    The intensity is the estimated variance of the off-diagonal entries over their squares (Schaefer, Strimmer 2005);
+    a search that takes the smallest of many noisy sums would otherwise find those that are small by chance.
+    """
+    count = len(samples)
+    mean = samples.T @ samples / count
+    off = ~np.eye(mean.shape[0], dtype=bool)
+    squares = (samples**2).T @ samples**2 / count
+    noise, signal = (squares - mean**2)[off].sum() / max(count - 1, 1), (mean[off] ** 2).sum()
+    kept = 1.0 - min(1.0, noise / signal) if signal > 0 else 0.0
+    return np.where(off, kept * mean, mean)
+
+
+@dataclass
+class Effort:
+    """What a search took: masked models measured, forward and backward calls on single inputs, seconds."""
+
+    evaluations: int = 0
+    forwards: int = 0
+    backwards: int = 0
+    start: float = field(default_factory=time.perf_counter)
+
+    def to_json(self) -> dict[str, float]:
+        """Counts, and the seconds so far."""
+        seconds = round(time.perf_counter() - self.start, 1)
+        return {**{name: getattr(self, name) for name in ("evaluations", "forwards", "backwards")}, "seconds": seconds}
 
 
 class Meter:
-    """One metric on one set of inputs: how much worse it gets without some heads, each set measured once."""
+    """One metric on some inputs of each length: how much worse it gets without some heads, each set measured once."""
 
-    def __init__(self, evaluator: Evaluator, metric: Metric, report: Callable[[int], None]) -> None:
-        self.evaluator, self.metric, self.report = evaluator, metric, report
-        self.measured: dict[Removed, Values] = {(): evaluator.baseline[metric.name]}
+    def __init__(
+        self,
+        evaluators: Sequence[Evaluator],
+        metric: Metric,
+        effort: Effort | None = None,
+        report: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        self.evaluators, self.metric, self.report = evaluators, metric, report
+        self.effort = effort or Effort()
+        self.before = [evaluator.baseline[metric.name] for evaluator in evaluators]
+        self.measured: dict[tuple[frozenset[Head], Kind], list[Values]] = {}
 
-    def values(self, heads: Removed) -> Values:
-        """The metric without these heads, one value an input."""
-        if heads not in self.measured:
+    def values(self, heads: Removed, compensator: Compensator) -> list[Values]:
+        """The metric without these heads, for each length one value an input."""
+        if not heads:
+            return self.before
+        key = (frozenset(heads), compensator.kind)
+        if key not in self.measured:
             self.report(len(heads))
-            self.measured[heads] = self.evaluator.without(heads)[self.metric.name]
-        return self.measured[heads]
+            refits = compensator.refits(heads)
+            self.measured[key] = [one.without(heads, refits)[self.metric.name] for one in self.evaluators]
+            self.effort.evaluations += 1
+            self.effort.forwards += sum(len(one.inputs) for one in self.evaluators)
+        return self.measured[key]
 
-    def increase(self, heads: Removed) -> float:
-        """How much worse the mean over the inputs is."""
-        before, after = (float(self.values(some).mean()) for some in ((), heads))
-        return self.metric.increase(before, after)
+    def increase(self, heads: Removed, compensator: Compensator) -> float:
+        """How much worse the mean over the inputs is, at the length where it is worst."""
+        pairs = zip(self.before, self.values(heads, compensator), strict=True)
+        return max(self.metric.increase(float(old.mean()), float(new.mean())) for old, new in pairs)
 
 
-class Choice:
-    """Which heads may go together and how many must stay.
+@dataclass(frozen=True, eq=False)
+class Search:
+    """One model, what may go, what ranks, what makes good, and what measures.
 
-    Args:
-        heads: all heads, in model order.
-        floor: heads that every layer keeps.
-        shared: sets of layers with the same weights, whose heads go in all of them or in none.
+    Attributes:
+        proposing: the model on the inputs that rankings (and refits) see.
+        compensator: refits on the same inputs.
+        meter: the cost on inputs that neither has seen.
+        choice: which units may go, and how many at a time.
+        scores: values of fixed rankings by head, lowest first.
     """
 
-    def __init__(self, heads: Sequence[Head], floor: int = 0, shared: Sequence[Collection[int]] = ()) -> None:
-        self.heads, self.floor = heads, floor
-        self.bundles = bundles(heads, shared)
-        self.step = max(1, round(_SHARE * len(heads)))
-        self.membership = np.array([[float(head in bundle) for head in heads] for bundle in self.bundles])
+    proposing: Evaluator
+    compensator: Compensator
+    meter: Meter
+    choice: Choice
+    scores: Mapping[str, Mapping[Head, float]] = field(default_factory=dict)
+    seed: int = 0
 
-    def removable(self, gone: Collection[Head]) -> NDArray[np.bool_]:
-        """(bundles,) whether each may go after those that are gone."""
-        left: dict[int, int] = {}
-        for layer, head in self.heads:
-            left[layer] = left.get(layer, 0) + ((layer, head) not in gone)
-        return np.array([
-            bundle[0] not in gone and all(left[layer] > self.floor for layer, _ in bundle) for bundle in self.bundles
-        ])  # fmt: skip
+    def path(self, ranking: str, budget: float) -> list[Step]:
+        """Block after block by one ranking, until the cost stays above the budget."""
+        return walk(
+            lambda gone: self.propose(ranking, gone, self.choice.step),
+            lambda gone: self.meter.increase(gone, self.compensator),
+            budget,
+        )
 
+    def choose(self, rankings: Iterable[str], kinds: Iterable[Kind]) -> tuple[str, Kind, dict[str, float]]:
+        """The ranking and the compensation that cost least for one share of the heads, and what all of them cost."""
+        count = self.choice.step * max(1, round(_TRIAL * len(self.choice.heads) / self.choice.step))
+        costs: dict[str, float] = {}
+        for kind in kinds:
+            trial = self.compensating(kind)
+            for ranking in rankings:
+                heads = trial.propose(ranking, (), count)
+                costs[f"{ranking} {kind}"] = trial.meter.increase(heads, trial.compensator)
+        ranking, kind_name = min(costs, key=costs.__getitem__).split()
+        return ranking, kind_name, costs  # type: ignore[return-value]
 
-def by_ranking(choice: Choice, values: Mapping[Head, float]) -> Callable[[Removed], list[Removed]]:
-    """Proposals in the fixed order of a score."""
-    model = CostModel(np.array([values[head] for head in choice.heads]), np.zeros((len(choice.heads),) * 2))
+    def grown(self, ranking: str, count: int) -> Removed:
+        """So many heads, block after block, without a look at what they cost; fewer where no more may go."""
+        gone: Removed = ()
+        while len(gone) < count:
+            longer = self.propose(ranking, gone, min(self.choice.step, count - len(gone)))
+            if len(longer) == len(gone) or len(longer) > count:  # nothing more, or only units that are too large
+                break
+            gone = longer
+        return gone
 
-    def propose(gone: Removed) -> list[Removed]:
-        return _longer(gone, [model.block(choice, gone)])
+    def compensating(self, kind: Kind) -> Search:
+        """The same search with another compensation; the sums of the unpruned model are shared."""
+        return replace(self, compensator=self.compensator.of_kind(kind))
 
-    return propose
+    def propose(self, ranking: str, gone: Removed, count: int) -> Removed:
+        """What is gone and about ``count`` more heads."""
+        units = self.choice.units(gone)
+        if not units:
+            return gone
+        model = self._by_units(ranking, units, gone)
+        return self.choice.extended(gone, units, model, count)
 
-
-def by_slopes(choice: Choice, evaluator: Evaluator, metric: Metric, seed: int) -> Callable[[Removed], list[Removed]]:
-    """Proposals from slope and curvature of the model as pruned so far."""
-
-    def propose(gone: Removed) -> list[Removed]:
-        if not choice.removable(gone).any():
-            return []
-        model = cost_model(evaluator, metric, gone, seed + len(gone))
-        return _longer(gone, [model.block(choice, gone, model.terms**power) for power in _POWERS])
-
-    return propose
-
-
-def _longer(gone: Removed, proposed: Iterable[Removed]) -> list[Removed]:
-    """Each set once, and only those that remove something."""
-    return [*{frozenset(heads): heads for heads in proposed if len(heads) > len(gone)}.values()]
-
-
-def cost_model(evaluator: Evaluator, metric: Metric, gone: Removed, seed: int = 0) -> CostModel:
-    """Slope and curvature of the metric; ranks and accuracies have none, there the task's loss stands in."""
-    task, inputs = evaluator.task, evaluator.inputs
-    said = [_leaf(one) for one in evaluator.observe(gone)]
-    if metric.name == "divergence":
-        cost = torch.stack([divergence(now, old) for now, old in zip(said, evaluator.reference, strict=True)])
-    else:
-        cost = task.loss(said, inputs)
-    directions = [_gradients(cost.sum(), said)]
-    if metric.name == "divergence":
-        directions += _probe_directions(said, seed)
-    slopes = _head_slopes(evaluator, gone, directions)
-    rows = (slopes[1:] if len(slopes) > 1 else slopes).reshape(-1, slopes.shape[-1])
-    name, output = next(iter(said[0].items()))
-    if "logits" in name:
-        return CostModel(-slopes[0].mean(axis=0), rows.T @ rows / len(rows), len(output))
-    # A probe sums over the rows of an embedding, a divergence is their mean.
-    shares = len(output) if metric.name == "divergence" else 1
-    return CostModel(-slopes[0].mean(axis=0), rows.T @ rows / len(rows) / shares)
-
-
-def _leaf(said: Said) -> Said:
-    return {name: value.detach().requires_grad_() for name, value in said.items()}
+    def _by_units(self, ranking: str, units: Sequence[Removed], gone: Removed) -> CostModel:
+        none = np.zeros((len(units),) * 2)
+        if ranking in self.scores:
+            values = self.scores[ranking]
+            return CostModel(np.array([sum(values[head] for head in unit) for unit in units]), none)
+        refits = self.compensator.refits(gone, sweeps=1)
+        found = removals(self.compensator, self.compensator.unpruned, units, gone, refits)
+        unseen = np.full(len(units), np.inf)  # layers whose projections cannot be watched go last
+        unseen[[number for removal in found.values() for number in removal.units]] = 0.0
+        if ranking == "obs":
+            return CostModel(unseen + displaced(found, self.compensator, len(units)), none)
+        samples = fisher(self.proposing, self.meter.metric, found, len(units), gone, refits, self.seed + len(gone))
+        effort, count = self.meter.effort, len(self.proposing.inputs)
+        effort.forwards, effort.backwards = effort.forwards + count, effort.backwards + count
+        return CostModel(unseen, shrunk(samples))
 
 
-def _gradients(scalar: torch.Tensor, said: Sequence[Said]) -> list[Said]:
-    """The scalar's gradient with respect to what the model said on each input."""
-    leaves = [value for one in said for value in one.values()]
-    found = iter(torch.autograd.grad(scalar, leaves, allow_unused=True))
-    return [{name: _or_zero(next(found), value) for name, value in one.items()} for one in said]
-
-
-def _or_zero(gradient: torch.Tensor | None, like: torch.Tensor) -> torch.Tensor:
-    return torch.zeros_like(like) if gradient is None else gradient
-
-
-def _probe_directions(said: Sequence[Said], seed: int) -> list[list[Said]]:
-    """Random directions of every input's output, as many for each."""
-    drawn = []
-    for number, one in enumerate(said):
-        scalars = [probe for name, value in one.items() for probe in probes(name, value, seed + number)]
-        drawn.append([_gradients(scalar, [one])[0] for scalar in scalars])
-    return [list(direction) for direction in zip(*drawn, strict=True)]
-
-
-def _head_slopes(evaluator: Evaluator, gone: Removed, directions: Sequence[Sequence[Said]]) -> Values:
-    """(directions, inputs, heads) how fast the output moves along each direction when a head's gate opens.
-
-    The directions are known before the backward passes, so these go a few inputs at a time even where the loss
-    compares all inputs with each other (Gao et al. 2021, arXiv 2101.06983).
-    """
-    loaded, sites, task = evaluator.loaded, evaluator.sites, evaluator.task
-    size = 1 if any(site.output_module is None for site in sites) else _STACK
-    found, start = [], 0
-    with masked_sites(loaded.model, sites, gone):
-        for stack, count in stacks(loaded, evaluator.inputs, size):
-
-            def along(stack: Any = stack, start: int = start, count: int = count) -> list[torch.Tensor]:
-                said = split(task.read(loaded, stack), count)
-                return [_product(said, direction[start : start + count]) for direction in directions]
-
-            found.append(gate_gradients(loaded, sites, along, count))
-            start += count
-    return np.concatenate(found, axis=1)
-
-
-def _product(said: Sequence[Said], direction: Sequence[Said]) -> torch.Tensor:
-    return torch.stack([
-        (one[name] * along[name]).sum() for one, along in zip(said, direction, strict=True) for name in one
-    ]).sum()  # fmt: skip
+def by_head(values: Values, heads: Collection[Head]) -> dict[Head, float]:
+    """Values in model order as a mapping."""
+    return dict(zip(heads, values.tolist(), strict=True))

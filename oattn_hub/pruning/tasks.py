@@ -6,6 +6,7 @@ Every metric is one number an input, so that intervals come by bootstrap over in
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +23,7 @@ from oattn_hub.pruning.stacks import split, stacks
 
 Values = NDArray[np.float64]
 Batch = Mapping[str, torch.Tensor]
+Said = dict[str, torch.Tensor]
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,10 @@ RETRIEVAL = Metric("mrr", "mean reciprocal rank of a text's other half", higher_
 RETRIEVAL_LOSS = Metric("loss", "retrieval loss of a text's other half")
 # Similarities are multiplied by this before the softmax, as sentence embedders are trained.
 _SCALE = 20.0
+# Random directions of an embedding that its curvature is taken from.
+_DIRECTIONS = 4
+# What an embedder says about the halves of a text: for retrieval, no part of the divergence.
+_HALVES = ("first", "second")
 
 
 class Task:
@@ -59,6 +65,10 @@ class Task:
     def primary(self) -> Metric:
         """The metric a budget is about: the task's loss where there is one. Smooth, unlike ranks and accuracies."""
         return self.metrics[-1]
+
+    def about(self, metric: Metric) -> Task:
+        """The task that measures this metric, and no more than it needs to."""
+        return self
 
     def observe(self, loaded: LoadedModel, inputs: Iterable[Batch]) -> list[Any]:
         """What the model says on each input."""
@@ -78,17 +88,47 @@ class Task:
         """(inputs,) the task's own loss, which has a slope."""
         raise NotImplementedError(f"{type(self).__name__} has no loss of its own.")
 
+    def samples(self, metric: Metric, seen: Sequence[Said], inputs: Sequence[Batch], seed: int) -> list[torch.Tensor]:
+        """Random scalars whose squared slopes are, in the mean, the metric's curvature; each a sum over inputs.
+
+        A loss or a divergence is a mean over rows (tokens). Signs are drawn for the rows, so that products of slopes
+        of different rows cancel in the mean over draws.
+        """
+        drawn = [
+            self._scalars(metric, said, batch, torch.Generator().manual_seed(seed + number))
+            for number, (said, batch) in enumerate(zip(seen, inputs, strict=True))
+        ]
+        return [torch.stack(parts).sum() for parts in zip(*drawn, strict=True)]
+
+    def _scalars(self, metric: Metric, said: Said, batch: Batch, generator: torch.Generator) -> list[torch.Tensor]:
+        of_parts = [_curvature_scalars(name, value, generator) for name, value in said.items() if name not in _HALVES]
+        return [torch.stack(parts).sum() / len(parts) ** 0.5 for parts in zip(*of_parts, strict=True)]
+
     def measure(self, seen: Sequence[Any], reference: Sequence[Any], inputs: Sequence[Batch]) -> dict[str, Values]:
         """Every metric, one value an input."""
         return {"divergence": self.divergence(seen, reference)}
 
     def losses(self, loaded: LoadedModel, batch: Batch, seed: int) -> list[torch.Tensor]:
         """Scalars to take gradients of; without a loss of its own, the task asks what moves its output at all."""
-        return [loss for name, values in self.read(loaded, batch).items() for loss in probes(name, values, seed)]
+        said = readout(loaded, without_labels(batch))
+        return [loss for name, values in said.items() for loss in probes(name, values, seed)]
 
 
 class LossTask(Task):
     """A task with a loss that each input has by itself."""
+
+    def row_losses(self, said: Said, batch: Batch) -> torch.Tensor:
+        """(rows,) the loss of each token, or of each label, of one input."""
+        raise NotImplementedError(f"{type(self).__name__} does not say what its loss is.")
+
+    def loss(self, seen: Sequence[Any], inputs: Sequence[Batch]) -> torch.Tensor:
+        """(inputs,) the mean over rows."""
+        return torch.stack([self.row_losses(now, batch).mean() for now, batch in zip(seen, inputs, strict=True)])
+
+    def _scalars(self, metric: Metric, said: Said, batch: Batch, generator: torch.Generator) -> list[torch.Tensor]:
+        if metric.name == "divergence":
+            return super()._scalars(metric, said, batch, generator)
+        return [_signed_sum(self.row_losses(said, batch), generator)]
 
     def measure(self, seen: Sequence[Any], reference: Sequence[Any], inputs: Sequence[Batch]) -> dict[str, Values]:
         """Divergence and loss."""
@@ -110,12 +150,9 @@ class LabelledTask(LossTask):
         right = [float((logits.argmax(-1) == labels).float().mean()) for logits, labels in pairs]
         return {**super().measure(seen, reference, inputs), "accuracy": np.array(right)}
 
-    def loss(self, seen: Sequence[Any], inputs: Sequence[Batch]) -> torch.Tensor:
-        """(inputs,) cross entropy."""
-        pairs = zip(seen, inputs, strict=True)
-        return torch.stack(
-            [functional.cross_entropy(now["logits"], batch["labels"].reshape(-1)) for now, batch in pairs]
-        )
+    def row_losses(self, said: Said, batch: Batch) -> torch.Tensor:
+        """(rows,) cross entropy."""
+        return functional.cross_entropy(said["logits"], batch["labels"].reshape(-1), reduction="none")
 
 
 class CausalTask(LossTask):
@@ -123,9 +160,9 @@ class CausalTask(LossTask):
 
     metrics = (DIVERGENCE_KL, TOKEN_LOSS)
 
-    def loss(self, seen: Sequence[Any], inputs: Sequence[Batch]) -> torch.Tensor:
-        """(inputs,) next-token loss, whose exponential is the perplexity."""
-        return torch.stack([_next_token_loss(now["logits"], batch) for now, batch in zip(seen, inputs, strict=True)])
+    def row_losses(self, said: Said, batch: Batch) -> torch.Tensor:
+        """(tokens - 1,) next-token loss; the exponential of its mean is the perplexity."""
+        return functional.cross_entropy(said["logits"][:-1], batch["input_ids"].reshape(-1)[1:], reduction="none")
 
 
 @dataclass(frozen=True)
@@ -144,14 +181,11 @@ class MaskedTask(LossTask):
             row[self._masked(row)] = self.mask_token_id
         return readout(loaded, {**without_labels(batch), "input_ids": ids})
 
-    def loss(self, seen: Sequence[Any], inputs: Sequence[Batch]) -> torch.Tensor:
-        """(inputs,) loss of the masked tokens."""
-        return torch.stack([self._loss(now["logits"], batch) for now, batch in zip(seen, inputs, strict=True)])
-
-    def _loss(self, logits: torch.Tensor, batch: Batch) -> torch.Tensor:
+    def row_losses(self, said: Said, batch: Batch) -> torch.Tensor:
+        """(masked tokens,) their loss."""
         ids = batch["input_ids"][0]
         places = self._masked(ids)
-        return functional.cross_entropy(logits[places], ids[places])
+        return functional.cross_entropy(said["logits"][places], ids[places], reduction="none")
 
     def _masked(self, ids: torch.Tensor) -> torch.Tensor:
         length = len(ids)
@@ -160,26 +194,37 @@ class MaskedTask(LossTask):
         return 1 + torch.randperm(length - 2, generator=generator)[:count].sort().values
 
 
-class RetrievalTask(Task):
-    """A text embedder: the first half of a text must find its second half among those of all texts."""
+class EmbeddingTask(Task):
+    """An embedder: whole inputs, as its users embed them."""
+
+    metrics: tuple[Metric, ...] = (DIVERGENCE_COSINE,)
+
+
+class RetrievalTask(EmbeddingTask):
+    """A text embedder whose texts can be halved: the first half of a text must find its second among all texts'.
+
+    The budget is about the embeddings of whole texts: how well halves are found depends on the text, and on some text
+    not on the model. (On the bundled play MiniLM finds halves worse than chance, and "improves" without its heads.)
+    """
 
     metrics = (DIVERGENCE_COSINE, RETRIEVAL, RETRIEVAL_LOSS)
 
     @property
     def primary(self) -> Metric:
-        """The embeddings themselves: how well halves are found depends on the text, and on some text not on the model.
-
-        (On the bundled play MiniLM finds halves worse than chance, and "improves" when all its heads go.)
-        """
+        """The embeddings themselves."""
         return DIVERGENCE_COSINE
 
-    def read(self, loaded: LoadedModel, batch: Batch) -> dict[str, torch.Tensor]:
-        """Embeddings of the two halves of each input, (2 x inputs, width)."""
-        halves = [readout(loaded, half)["embedding"] for half in _halves(batch)]
-        return {"embedding": torch.stack(halves, dim=1).flatten(0, 1)}
+    def about(self, metric: Metric) -> Task:
+        """Without the halves, if the metric does not need them: a third of the work."""
+        return EmbeddingTask() if metric.name == "divergence" else self
+
+    def read(self, loaded: LoadedModel, batch: Batch) -> Said:
+        """Embeddings of each input and of its two halves, (inputs, width)."""
+        first, second = (readout(loaded, half)["embedding"] for half in _halves(batch))
+        return {**readout(loaded, without_labels(batch)), "first": first, "second": second}
 
     def measure(self, seen: Sequence[Any], reference: Sequence[Any], inputs: Sequence[Batch]) -> dict[str, Values]:
-        """Divergence, reciprocal rank, and the loss of picking the right half by similarity."""
+        """Divergence of whole texts, reciprocal rank, and the loss of picking the right half by similarity."""
         similarity = _similarity(seen)
         ranks = (similarity >= similarity.diagonal()[:, None]).sum(1)
         own = {"mrr": 1.0 / ranks.double().numpy(), "loss": self.loss(seen, inputs).double().numpy()}
@@ -192,7 +237,7 @@ class RetrievalTask(Task):
 
 def _similarity(seen: Sequence[Any]) -> torch.Tensor:
     """Cosines of every first half with every second half."""
-    first, second = (functional.normalize(torch.stack([s["embedding"][i] for s in seen]), dim=-1) for i in (0, 1))
+    first, second = (functional.normalize(torch.cat([s[half] for s in seen]), dim=-1) for half in _HALVES)
     return first @ second.T
 
 
@@ -210,12 +255,8 @@ def find_task(loaded: LoadedModel, inputs: CalibrationInputs) -> Task:
         said = readout(loaded, without_labels(inputs[0]))
     if "embedding" in said:
         length = inputs[0]["input_ids"].shape[-1] if set(inputs[0]) <= _HALVED and "input_ids" in inputs[0] else 0
-        return RetrievalTask() if length >= 8 and len(inputs) > 1 else _EmbeddingTask()
+        return RetrievalTask() if length >= 8 and len(inputs) > 1 else EmbeddingTask()
     return Task()
-
-
-class _EmbeddingTask(Task):
-    metrics = (DIVERGENCE_COSINE,)
 
 
 # Arguments of text models that can be cut in two along the tokens.
@@ -236,14 +277,27 @@ def without_labels(batch: Batch) -> dict[str, torch.Tensor]:
     return {name: value for name, value in batch.items() if name != "labels"}
 
 
-def _next_token_loss(logits: torch.Tensor, batch: Batch) -> torch.Tensor:
-    return functional.cross_entropy(logits[:-1], batch["input_ids"].reshape(-1)[1:])
+def _signed_sum(losses: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    signs: torch.Tensor = torch.randint(0, 2, losses.shape, generator=generator).to(losses) * 2 - 1
+    return (losses * signs).sum() / math.sqrt(len(losses))
 
 
-def divergence(now: dict[str, torch.Tensor], before: dict[str, torch.Tensor]) -> torch.Tensor:
+def _curvature_scalars(name: str, values: torch.Tensor, generator: torch.Generator) -> list[torch.Tensor]:
+    """For logits the loss of classes drawn from the prediction itself, for embeddings random directions."""
+    if "logits" in name:
+        drawn = torch.multinomial(values.detach().softmax(-1).cpu(), 1, generator=generator)[:, 0].to(values.device)
+        return [_signed_sum(functional.cross_entropy(values, drawn, reduction="none"), generator)]
+    directions = torch.randn((_DIRECTIONS, *values.shape), generator=generator).to(values)
+    unit = functional.normalize(values, dim=-1)
+    return [(unit * direction).sum() / len(values) ** 0.5 for direction in directions]
+
+
+def divergence(now: Said, before: Said) -> torch.Tensor:
     """KL(before || now) of logits, 1 - cosine of embeddings; the mean over rows and over what the model says."""
     found = []
     for name, old in before.items():
+        if name in _HALVES:
+            continue
         new = now[name]
         if "logits" in name:
             old_log, new_log = functional.log_softmax(old, -1), functional.log_softmax(new, -1)

@@ -156,3 +156,60 @@ def test_evaluate_without_a_report_leaves_haar_out(half_dead: Any) -> None:
     assert [score.name for score in section.scores][-1] in ("random", "weight")
     assert section.cost_at("output", 0.25) == pytest.approx(0, abs=1e-6)
     assert section.score("random").auc > section.score("output").auc
+
+
+def test_scores_join_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    from oattn_hub.errors import InvalidInput
+    from oattn_hub.pruning.scores import Score, get_score, list_scores, register, registry, resolve_scores
+
+    monkeypatch.setattr(registry, "_SCORES", dict(registry._SCORES))
+    mine = Score("mine", "my own", "", "nothing", lambda subject: np.arange(len(subject.heads), dtype=float))
+    register(mine)
+    assert get_score("mine") is mine
+    assert "mine" in list_scores()
+    assert mine not in resolve_scores("all")  # by name only
+    with pytest.raises(InvalidInput, match="already a score"):
+        register(mine)
+
+
+def test_scores_of_installed_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+    from oattn_hub.pruning.scores import Score, list_scores, registry
+
+    class Entry:
+        value = "somewhere:SCORE"
+
+        def __init__(self, found: object) -> None:
+            self.found = found
+
+        def load(self) -> object:
+            if isinstance(self.found, Exception):
+                raise self.found
+            return self.found
+
+    theirs = Score("theirs", "", "", "", lambda subject: np.zeros(len(subject.heads)))
+    monkeypatch.setattr(registry, "_SCORES", dict(registry._SCORES))
+    monkeypatch.setattr(registry, "entry_points", lambda group: [Entry(theirs), Entry(ImportError("broken"))])
+    registry._load_installed.cache_clear()
+    with pytest.warns(RuntimeWarning, match="broken"):
+        assert "theirs" in list_scores()
+
+
+def test_rules_of_peers(tiny_bert: Any) -> None:
+    from oattn_hub.inputs import CalibrationInputs
+    from oattn_hub.models.load import load_model
+    from oattn_hub.pruning.scores import Subject, get_score
+    from oattn_hub.pruning.tasks import EmbeddingTask
+
+    generator = torch.Generator().manual_seed(0)
+    drawn = tuple({"input_ids": torch.randint(3, 60, (1, 12), generator=generator)} for _ in range(2))
+    subject = Subject(load_model(tiny_bert), CalibrationInputs(drawn, ""), EmbeddingTask())
+    drop = get_score("layer-drop").measure(subject).reshape(3, 4)
+    assert (drop > 0).all()
+    assert (drop == drop[:, :1]).all()
+    with torch.no_grad():
+        tiny_bert.encoder.layer[1].attention.output.dense.weight.zero_()
+        tiny_bert.encoder.layer[1].attention.output.dense.bias.zero_()
+    assert get_score("layer-drop").measure(subject)[4:8] == pytest.approx(0, abs=1e-6)
+    fisher = get_score("fisher-diagonal").measure(subject)
+    assert (fisher[4:8] == 0).all()
+    assert (fisher[:4] > 0).all()

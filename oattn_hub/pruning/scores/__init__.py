@@ -1,42 +1,27 @@
 """Head-importance scores under one protocol: the same model, the same inputs, the lowest goes first.
 
->>> list_scores()
-['ablation', 'displacement', 'gradient', 'haar', 'haar-detail', 'haar-output', 'output', 'random', 'shannon', 'weight']
+A score is added by ``register(Score(...))``, or by an installed package through the entry point group
+``oattn_hub.scores``.
+
+>>> resolve_scores("gradient")[0].citation
+'Michel, Levy, Neubig 2019, arXiv 1905.10650'
 >>> get_score("haar").citation
 'Fasina, Pohle, Su, Coifman 2025, arXiv 2506.15541, eq. 21'
 """
 
 from __future__ import annotations
 
-from oattn_hub.errors import InvalidInput
 from oattn_hub.pruning.scores.attention import HAAR, HAAR_DETAIL, SHANNON
 from oattn_hub.pruning.scores.base import Score as Score
 from oattn_hub.pruning.scores.base import Subject as Subject
 from oattn_hub.pruning.scores.model import ABLATION, GRADIENT, RANDOM, WEIGHT
 from oattn_hub.pruning.scores.output import DISPLACEMENT, HAAR_OUTPUT, OUTPUT
+from oattn_hub.pruning.scores.peers import FISHER_DIAGONAL, GRADIENT_HAAR, GRADIENT_SHANNON, LAYER_DROP
+from oattn_hub.pruning.scores.registry import get_score, list_scores, register, resolve_scores
 
-__all__ = ["Score", "Subject", "get_score", "list_scores", "resolve_scores"]
+__all__ = ["Score", "Subject", "get_score", "list_scores", "register", "resolve_scores"]
 
-_ALL = (HAAR, HAAR_DETAIL, HAAR_OUTPUT, OUTPUT, DISPLACEMENT, SHANNON, WEIGHT, GRADIENT, ABLATION, RANDOM)
-_SCORES = {score.name: score for score in _ALL}
-
-
-def list_scores() -> list[str]:
-    """Names of all scores, sorted."""
-    return sorted(_SCORES)
-
-
-def get_score(name: str) -> Score:
-    """The score of that name."""
-    if name not in _SCORES:
-        raise InvalidInput(f"There is no score {name!r}; choose from {', '.join(list_scores())}.")
-    return _SCORES[name]
-
-
-def resolve_scores(names: str | list[str] | None) -> list[Score]:
-    """Scores by name, in the order of the tables; None or ``"all"`` means all of them. Random is always among them."""
-    if names is None or names == "all" or names == ["all"]:
-        return list(_ALL)
-    wanted = [names] if isinstance(names, str) else list(names)
-    chosen = {get_score(name).name for name in (*wanted, "random")}
-    return [score for score in _ALL if score.name in chosen]
+for _score in (HAAR, HAAR_DETAIL, HAAR_OUTPUT, OUTPUT, DISPLACEMENT, SHANNON, WEIGHT, GRADIENT, ABLATION, RANDOM):
+    register(_score, by_default=True)
+for _score in (FISHER_DIAGONAL, LAYER_DROP, GRADIENT_SHANNON, GRADIENT_HAAR):
+    register(_score)

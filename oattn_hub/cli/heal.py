@@ -1,0 +1,51 @@
+"""``oattn heal PRUNED --out DIR``: minutes of training after a cut, to say again what the unpruned model says."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from oattn_hub.cli.prune import parse_lengths
+from oattn_hub.cli.terminal import add_json_flag, console, print_json
+
+HELP = "train a pruned checkpoint's output projections for a few minutes to say what the unpruned model says"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Which checkpoint, on what, how long."""
+    parser.add_argument("pruned", type=Path, help="folder of a pruned checkpoint (oattn prune writes one)")
+    parser.add_argument("--out", type=Path, required=True, help="folder for the healed checkpoint")
+    parser.add_argument("--minutes", type=float, default=5.0, help="how long at most (5)")
+    parser.add_argument("--model", help="the unpruned model, if it is not where the checkpoint says")
+    parser.add_argument("--data", help="what to measure the cost on; default: bundled data")
+    parser.add_argument("--calibration", help="what to train on; default: another part of the data")
+    parser.add_argument("--inputs", type=int, default=64, help="inputs to train on and to verify on (64)")
+    parser.add_argument("--tokens", type=int, help="your context length (128, or what the model takes)")
+    parser.add_argument("--lengths", help="all lengths to train and verify at, e.g. 128,512")
+    parser.add_argument("--rate", type=float, default=3e-4, help="learning rate (0.0003)")
+    parser.add_argument("--seed", type=int, default=0, help="of inputs and their order (0)")
+    add_json_flag(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Open, heal, save, print what it costs now."""
+    from oattn_hub.pruning.heal import Look, heal, open_pruned
+    from oattn_hub.pruning.words import cost_lines, weights_words
+
+    out = console()
+
+    def told(look: Look) -> None:
+        out.print(f"step {look.step}, {look.seconds:.0f} s: loss {look.loss:.5f}", markup=False)
+
+    names = ("data", "calibration", "minutes", "inputs", "tokens", "rate", "seed")
+    options = {name: getattr(args, name) for name in names}
+    pruned = open_pruned(args.pruned)
+    healed = heal(pruned, args.model, **options, lengths=parse_lengths(args.lengths), told=told)
+    healed.save_pretrained(args.out)
+    said = healed.plan.to_json()
+    if args.json:
+        print_json({"plan": said, "out": str(args.out)})
+        return 0
+    for line in (*cost_lines(said), weights_words(said), f"saved to {args.out}"):
+        out.print(line, markup=False, soft_wrap=True)
+    return 0

@@ -1,0 +1,190 @@
+"""A model with inputs for every role: where plans are searched, verified, and measured as they are published."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any
+
+from oattn_hub.adapters import AttentionSite
+from oattn_hub.errors import InvalidInput
+from oattn_hub.progress import Progress, silent
+from oattn_hub.pruning.bounds import LEVEL, upper_bound
+from oattn_hub.pruning.compensate import KINDS, Compensator, Kind, Refits
+from oattn_hub.pruning.evaluation import Evaluator, increase_interval
+from oattn_hub.pruning.roles import Roles, context_lengths, share_out
+from oattn_hub.pruning.search import Effort, Meter
+from oattn_hub.pruning.sites import head_sites, weights_fingerprint
+from oattn_hub.pruning.tasks import Metric, Task, find_task
+from oattn_hub.pruning.units import Removed
+
+if TYPE_CHECKING:
+    from oattn_hub.inputs import CalibrationInputs
+    from oattn_hub.models.load import LoadedModel
+    from oattn_hub.pruning.tasks import Values
+
+
+@dataclass(frozen=True)
+class Question:
+    """What a user asks to be measured, and on what.
+
+    Attributes:
+        metric: name of the metric; None is the task's own.
+        data, calibration: what to measure on, and what to choose by; None is bundled.
+        inputs: how many inputs each role gets; None is as many as there are, up to 32.
+        tokens: the user's context length; None is 128, or what the model takes.
+        lengths: all lengths to search and verify at, instead of ``tokens`` and four times as many.
+        compensate: which compensations may be used; None measures which helps.
+        permissions: what only the caller may grant to load the model.
+        new_biases: whether a refit may give a bias to a projection that has none.
+    """
+
+    metric: str | None = None
+    data: Any = None
+    calibration: Any = None
+    inputs: int | None = None
+    tokens: int | None = None
+    lengths: Sequence[int] | None = None
+    compensate: Kind | bool | None = None
+    adapter: str | None = None
+    new_biases: bool = True
+    seed: int = 0
+    progress: Progress = field(default=silent)
+    permissions: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def kinds(self) -> tuple[Kind, ...]:
+        """Compensations to choose from."""
+        if self.compensate is None:
+            return KINDS
+        if isinstance(self.compensate, bool):
+            return ("refit",) if self.compensate else ("none",)
+        if self.compensate not in KINDS:
+            raise InvalidInput(f"compensate is {self.compensate!r}; choose from {', '.join(KINDS)}, True and False.")
+        return (self.compensate,)
+
+
+class Bench:
+    """One model on one question: roles, task, metric, and meters for each role."""
+
+    def __init__(self, loaded: LoadedModel, question: Question) -> None:
+        self.loaded, self.question = loaded, question
+        self.sites: Sequence[AttentionSite] = head_sites(loaded.model, question.adapter)
+        self.lengths = context_lengths(loaded, question.data, question.tokens, question.lengths)
+        self.roles: Roles = share_out(
+            loaded, question.data, question.calibration, question.inputs, self.lengths, question.seed
+        )
+        whole = find_task(loaded, self.roles.check[0])
+        self.metric = _metric(whole, question.metric)
+        self.task: Task = whole.about(self.metric)
+        self.effort = Effort()
+
+    @cached_property
+    def compensator(self) -> Compensator:
+        """Refits on the inputs that rankings see."""
+        return Compensator(self.loaded, self.sites, self.roles.fit, new_biases=self.question.new_biases)
+
+    def evaluator(self, inputs: CalibrationInputs) -> Evaluator:
+        """The masked model on these inputs."""
+        return Evaluator(self.loaded, self.sites, inputs, self.task)
+
+    def meter(self, stage: str, parts: Sequence[CalibrationInputs]) -> Meter:
+        """The metric on these inputs, telling the user about each set of heads."""
+        total = sum(site.n_heads for site in self.sites)
+        report: Callable[[int], None] = partial(self.question.progress, stage, total=total)
+        return Meter([self.evaluator(part) for part in parts], self.metric, self.effort, report)
+
+    @cached_property
+    def choice(self) -> Meter:
+        """Costs that decide."""
+        return self.meter("search", self.roles.choice)
+
+    @cached_property
+    def check(self) -> Meter:
+        """Costs that verify."""
+        return self.meter("verification", self.roles.check)
+
+    @cached_property
+    def last(self) -> Meter:
+        """Costs that decide nothing."""
+        return self.meter("last look", self.roles.last)
+
+    def best_kind(self, heads: Removed) -> Kind:
+        """The compensation that costs least for these heads on inputs it was not fitted to; none where none helps."""
+        kinds = self.question.kinds
+        if len(kinds) == 1 or not heads:
+            return kinds[0] if len(kinds) == 1 else "none"
+        return min(reversed(kinds), key=lambda kind: self.choice.increase(heads, self.compensator.of_kind(kind)))
+
+    def bounds(self, heads: Removed, compensator: Compensator) -> list[float]:
+        """The one-sided bound of the cost on the verification inputs, for each length."""
+        after = self.check.values(heads, compensator)
+        return [
+            upper_bound(self.metric, old, new, seed=self.question.seed)
+            for old, new in zip(self.check.before, after, strict=True)
+        ]
+
+    def cost(self, heads: Removed, compensator: Compensator) -> dict[str, Any]:
+        """What a plan says about its cost: all of it measured on this very set, with these very weights."""
+        verified = self._looks(self.check, self.roles.check, heads, compensator)
+        return {
+            **verified[0],
+            "level": LEVEL,
+            "lengths": verified,
+            "last_look": self._looks(self.last, self.roles.last, heads, compensator),
+            "searched_on": self.roles.searched_on,
+        }
+
+    def _looks(
+        self, meter: Meter, parts: Sequence[CalibrationInputs], heads: Removed, compensator: Compensator
+    ) -> list[dict[str, Any]]:
+        after = meter.values(heads, compensator)
+        return [
+            look(self.metric, part, old, new, self.question.seed)
+            for part, old, new in zip(parts, meter.before, after, strict=True)
+        ]
+
+    def compensation(self, kind: Kind, refits: Refits) -> dict[str, Any] | None:
+        """What a plan says about its refits."""
+        if not refits:
+            return None
+        return {
+            "kind": kind,
+            "layers": len(refits),
+            "strength": self.compensator.strength if kind == "refit" else None,
+            "fitted_on": self.roles.fit.description,
+            "inputs": self.roles.fit.fingerprint,
+            "n_inputs": len(self.roles.fit),
+        }
+
+    @property
+    def weights(self) -> str:
+        """Which weights all this is about."""
+        return weights_fingerprint(self.sites)
+
+
+def look(metric: Metric, inputs: CalibrationInputs, before: Values, after: Values, seed: int) -> dict[str, Any]:
+    """One measurement in full: both means, the increase with its interval and its one-sided bound, and on what."""
+    low, high = increase_interval(metric, before, after, seed)
+    return {
+        "metric": metric.name,
+        "title": metric.title,
+        "tokens": inputs.tokens,
+        "before": float(before.mean()),
+        "after": float(after.mean()),
+        "increase": metric.increase(float(before.mean()), float(after.mean())),
+        "low": low,
+        "high": high,
+        "upper": upper_bound(metric, before, after, seed=seed),
+        "n_inputs": len(inputs),
+        "inputs": inputs.fingerprint,
+        "verified_on": inputs.description,
+    }
+
+
+def _metric(task: Task, about: str | None) -> Metric:
+    metrics: Mapping[str, Metric] = {metric.name: metric for metric in task.metrics}
+    if about is not None and about not in metrics:
+        raise InvalidInput(f"metric is {about!r}; this model and its data give {', '.join(metrics)}.")
+    return metrics[about] if about else task.primary

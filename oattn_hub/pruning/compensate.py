@@ -1,0 +1,332 @@
+"""Let the heads that stay make up for those that go: a closed-form refit of every pruned layer's output projection.
+
+A layer wrote y = z W + b, with z the outputs of all its heads. Without some heads, and behind layers that were pruned
+too, the outputs of those that stay are x. The refit is the ridge regression of the old y on x,
+
+    minimise  sum_t w_t | x_t V + c - y_t |^2  +  lambda | V - W_kept |^2 ,   lambda = strength * mean diag(sum w x x'),
+
+which has a closed form in the sums of x x' and x z', so the calibration inputs stream through and only two matrices a
+layer are kept. Tokens count by w_t = 1 / |residual stream|^2, because what follows the stream divides by its size; the
+ridge pulls towards the old weights, not towards zero. With kind ``"bias"`` only c moves (An et al. 2024, FLAP, arXiv
+2312.11983).
+
+All layers are solved at once, in sweeps. The first sweep takes the heads' outputs of the unpruned model for x: one pass
+over the inputs, and then the refit for any set of heads is free. Every further sweep takes x from the model as refitted
+so far; after k sweeps the first k layers are exactly what going layer by layer, each behind refitted ones, gives. On
+the models measured (benchmarks/results/pruning.md) one sweep was as good as two or three, so it is the default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from torch import nn
+
+from oattn_hub.adapters import AttentionSite
+from oattn_hub.errors import InvalidInput
+from oattn_hub.pruning.masks import masked_sites
+from oattn_hub.pruning.projections import bias_owner, is_matrix, matrix, places, projection, write
+from oattn_hub.pruning.sites import Head, heads_of
+from oattn_hub.pruning.stacks import stacks
+from oattn_hub.pruning.tasks import without_labels
+from oattn_hub.pruning.watching import watched_projections
+
+if TYPE_CHECKING:
+    from oattn_hub.models.load import LoadedModel
+
+Kind = Literal["refit", "bias", "none"]
+KINDS: tuple[Kind, ...] = ("refit", "bias", "none")
+STRENGTH = 0.1
+SWEEPS = 1
+Batch = Mapping[str, torch.Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class Refit:
+    """The new output projection of one module.
+
+    Attributes:
+        weight: (features of all heads, width); zero for the heads that go.
+        shift: (width,) what is added to the bias; None where the module can carry none.
+    """
+
+    weight: torch.Tensor
+    shift: torch.Tensor | None = None
+
+
+# name of the attention module -> its new output projection
+Refits = Mapping[str, Refit]
+
+
+class Moments:
+    """Weighted sums over tokens of what enters an output projection, now (x) and in the unpruned model (z)."""
+
+    def __init__(self, features: int) -> None:
+        self.total, self.count = 0.0, 0
+        self.x, self.z = (torch.zeros(features, dtype=torch.float64) for _ in range(2))
+        self.xx, self.xz = (torch.zeros(features, features, dtype=torch.float64) for _ in range(2))
+
+    def add(self, x: torch.Tensor, z: torch.Tensor, weights: torch.Tensor) -> None:
+        """Count (tokens, features) rows with (tokens,) weights."""
+        now, then, weights = x.double().cpu(), z.double().cpu(), weights.double().cpu()
+        weighted = now * weights[:, None]
+        self.total += float(weights.sum())
+        self.count += int((weights > 0).sum())
+        self.x += weighted.sum(0)
+        self.z += weights @ then
+        self.xx += weighted.T @ now
+        self.xz += weighted.T @ then
+
+
+def ridge(
+    moments: Moments, old: torch.Tensor, kept: Sequence[int], strength: float = STRENGTH, with_shift: bool = True
+) -> Refit:
+    """The closed form; ``old`` is (features of all heads, width), ``kept`` the features that stay."""
+    old = old.double().cpu()
+    index = torch.tensor(list(kept), dtype=torch.long)
+    xx, xz, x, z = moments.xx[index][:, index], moments.xz[index], moments.x[index], moments.z
+    if with_shift:
+        xx, xz = xx - torch.outer(x, x) / moments.total, xz - torch.outer(x, z) / moments.total
+    penalty = damping(xx, strength)
+    weight = torch.zeros_like(old)
+    if len(index):
+        damped = xx + penalty * torch.eye(len(index), dtype=torch.float64)
+        weight[index] = torch.linalg.solve(damped, xz @ old + penalty * old[index])
+    return Refit(weight, _shift(moments, old, weight) if with_shift else None)
+
+
+def bias_only(moments: Moments, old: torch.Tensor, kept: Sequence[int], with_shift: bool = True) -> Refit:
+    """The old weights of the heads that stay, and their mean made good in the bias."""
+    old = old.double().cpu()
+    weight = torch.zeros_like(old)
+    weight[list(kept)] = old[list(kept)]
+    return Refit(weight, _shift(moments, old, weight) if with_shift else None)
+
+
+def _shift(moments: Moments, old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+    return (moments.z @ old - moments.x @ new) / moments.total
+
+
+@dataclass(frozen=True, eq=False)
+class Compensator:
+    """Refits of one model on one set of calibration inputs.
+
+    Attributes:
+        kind: ``"refit"``, ``"bias"`` or ``"none"``.
+        strength: of the ridge, in parts of the mean diagonal.
+        sweeps: how often all layers are solved; the first sweep needs no pass of its own once the unpruned model ran.
+        new_biases: whether projections without a bias may be given one; stock loaders of most families know none.
+    """
+
+    loaded: LoadedModel
+    sites: Sequence[AttentionSite]
+    inputs: Sequence[Batch]
+    kind: Kind = "refit"
+    strength: float = STRENGTH
+    sweeps: int = SWEEPS
+    new_biases: bool = True
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise InvalidInput(f"compensate is {self.kind!r}; choose from {', '.join(KINDS)}.")
+        object.__setattr__(self, "_unpruned", None)
+
+    @property
+    def unpruned(self) -> dict[str, Moments]:
+        """Sums of the unpruned model, made once."""
+        if self._unpruned is None:  # type: ignore[attr-defined]
+            object.__setattr__(self, "_unpruned", collect(self.loaded, self.sites, self.inputs))
+        found: dict[str, Moments] = self._unpruned  # type: ignore[attr-defined]
+        return found
+
+    def of_kind(self, kind: Kind) -> Compensator:
+        """The same inputs and sums for another kind."""
+        other = replace(self, kind=kind)
+        object.__setattr__(other, "_unpruned", self.unpruned)
+        return other
+
+    def refits(self, heads: Collection[Head], sweeps: int | None = None) -> dict[str, Refit]:
+        """New output projections for the layers that lose heads; none where nothing is compensated."""
+        if self.kind == "none" or not heads:
+            return {}
+        found = self.solve(self.unpruned, heads)
+        for _ in range((self.sweeps if sweeps is None else sweeps) - 1):
+            found = self.solve(collect(self.loaded, self.sites, self.inputs, heads, found), heads)
+        return found
+
+    def shifts(self, site: AttentionSite) -> bool:
+        """Whether a bias makes good for the mean of what is removed from this layer."""
+        owner = bias_owner(site)
+        return self.kind != "none" and owner is not None and (self.new_biases or owner.bias is not None)
+
+    def inverse(self, site: AttentionSite, moments: Moments, kept: torch.Tensor) -> torch.Tensor | None:
+        """H^-1 of the layer's ridge regression on the kept features; None where no weight is refitted."""
+        if self.kind != "refit":
+            return None
+        xx = moments.xx[kept][:, kept]
+        if self.shifts(site):
+            xx = xx - torch.outer(moments.x[kept], moments.x[kept]) / moments.total
+        ridge_part = damping(xx, self.strength) * torch.eye(len(kept), dtype=torch.float64)
+        inverse: torch.Tensor = torch.linalg.inv(xx + ridge_part)
+        return inverse
+
+    def solve(self, moments: Mapping[str, Moments], heads: Collection[Head]) -> dict[str, Refit]:
+        """One solution a layer that loses heads, from sums that were taken before."""
+        found = {}
+        for site in self.sites:
+            gone = heads_of(site.layer, heads)
+            if not gone or site.turn or site.module_name not in moments:
+                continue
+            kept = places(site, set(range(site.n_heads)) - set(gone))
+            solve = bias_only if self.kind == "bias" else partial(ridge, strength=self.strength)
+            found[site.module_name] = solve(moments[site.module_name], matrix(site), kept, with_shift=self.shifts(site))
+        return found
+
+
+def damping(xx: torch.Tensor, strength: float) -> float:
+    """The ridge's lambda: parts of the mean diagonal."""
+    mean = float(xx.diagonal().mean()) if len(xx) else 0.0
+    return max(strength * mean, torch.finfo(torch.float64).tiny)
+
+
+def collect(
+    loaded: LoadedModel,
+    sites: Sequence[AttentionSite],
+    inputs: Sequence[Batch],
+    heads: Collection[Head] = (),
+    refits: Refits | None = None,
+) -> dict[str, Moments]:
+    """Sums over the inputs for every module: x without ``heads`` and with ``refits``, z of the model as it is."""
+    found: dict[str, Moments] = {}
+    for stack, _ in stacks(loaded, inputs):
+        then = _run(loaded, sites, stack)
+        if heads:
+            with refitted(sites, refits or {}), masked_sites(loaded.model, sites, heads):
+                now = _run(loaded, sites, stack)
+        else:
+            now = then
+        for site in sites:
+            layer = site.layer
+            if layer in now and layer in then and is_matrix(site):
+                sums = found.setdefault(site.module_name, Moments(then[layer].features.shape[-1]))
+                sums.add(now[layer].rows, then[layer].rows, then[layer].weights(stack))
+    return found
+
+
+@dataclass(eq=False)
+class _Seen:
+    """What one layer's heads said, what its projection made of it, and the stream it was said into, if found."""
+
+    features: torch.Tensor
+    output: torch.Tensor
+    stream: torch.Tensor | None
+
+    @property
+    def rows(self) -> torch.Tensor:
+        return self.features.flatten(0, -2)
+
+    def weights(self, batch: Batch) -> torch.Tensor:
+        """(tokens,) 1 / |stream|^2 where the stream's tokens are known to be the features', else 1; padding 0."""
+        weights = torch.ones(self.features.shape[:-1], device=self.features.device)
+        if self.stream is not None and self.stream.shape[:-1] == weights.shape:
+            weights = 1 / self.stream.float().norm(dim=-1).clamp_min(1e-12) ** 2
+        mask = batch.get("attention_mask")
+        if mask is not None and mask.shape == weights.shape:
+            weights = weights * (mask != 0)
+        return weights.flatten()
+
+
+def _run(loaded: LoadedModel, sites: Sequence[AttentionSite], batch: Batch) -> dict[int, _Seen]:
+    """One forward call: the heads' outputs of every layer."""
+    streams: dict[int, torch.Tensor] = {}
+    seen: dict[int, _Seen] = {}
+
+    def see(site: AttentionSite, features: torch.Tensor, output: torch.Tensor) -> None:
+        # Torch's own attention has tokens first and contexts second: its rows are not the stream's.
+        stream = streams.get(id(_block(loaded.model, site))) if site.output_module is not None else None
+        seen[site.layer] = _Seen(features.detach(), output.detach(), stream)
+
+    with ExitStack() as stack, torch.no_grad():
+        stack.enter_context(watched_projections(loaded.model, sites, see))
+        for block, width in {
+            _block(loaded.model, site): projection(site).shape[-1] for site in sites if is_matrix(site)
+        }.items():
+            stack.enter_context(_watched_stream(block, width, streams))
+        loaded.forward(without_labels(batch))
+    return seen
+
+
+def streams_around(
+    loaded: LoadedModel, sites: Sequence[AttentionSite], batch: Batch
+) -> dict[int, tuple[torch.Tensor, torch.Tensor]]:
+    """For each layer whose stream is found: the residual stream before it, and what its attention adds."""
+    seen = _run(loaded, sites, batch)
+    return {
+        layer: (one.stream, one.output)
+        for layer, one in seen.items()
+        if one.stream is not None and one.stream.shape == one.output.shape
+    }
+
+
+def _block(model: nn.Module, site: AttentionSite) -> nn.Module:
+    """The module around the attention, which is handed the residual stream."""
+    return model.get_submodule(site.module_name.rpartition(".")[0])
+
+
+@contextmanager
+def _watched_stream(block: nn.Module, width: int, streams: dict[int, torch.Tensor]) -> Iterator[None]:
+    """Note the residual stream that enters a block."""
+
+    def hook(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        for value in (*args, *kwargs.values()):
+            if isinstance(value, torch.Tensor) and value.is_floating_point() and value.shape[-1:] == (width,):
+                streams[id(block)] = value.detach()
+                return
+
+    handle = block.register_forward_pre_hook(hook, with_kwargs=True)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+@contextmanager
+def refitted(sites: Sequence[AttentionSite], refits: Refits) -> Iterator[None]:
+    """Run the uncut model with other output projections; the model is as before when the block ends."""
+    with ExitStack() as stack:
+        for site in sites:
+            if not site.turn and site.module_name in refits:
+                stack.enter_context(_refitted_module(site, refits[site.module_name]))
+        yield
+
+
+@contextmanager
+def _refitted_module(site: AttentionSite, refit: Refit) -> Iterator[None]:
+    before = matrix(site)
+    owner = bias_owner(site)
+    bias = getattr(owner, "bias", None)
+    old_bias = None if bias is None else bias.detach().clone()
+    handle = None
+    try:
+        write(site, refit.weight)
+        if refit.shift is not None and bias is not None:
+            bias.data.add_(refit.shift.to(bias))
+        elif refit.shift is not None and owner is not None:
+            handle = owner.register_forward_hook(partial(_add_shift, refit.shift))
+        yield
+    finally:
+        write(site, before)
+        if bias is not None and old_bias is not None:
+            bias.data.copy_(old_bias)
+        if handle is not None:
+            handle.remove()
+
+
+def _add_shift(shift: torch.Tensor, module: nn.Module, _: Any, output: torch.Tensor) -> torch.Tensor:
+    own = shift.to(output)
+    return output + (own[:, None, None] if isinstance(module, nn.Conv2d) else own)

@@ -1,0 +1,227 @@
+"""Minutes of distillation after a cut: the output projections learn to let the model say what the unpruned one says.
+
+The loss is the divergence from the unpruned model (KL of logits, 1 - cosine of embeddings), so no label is needed.
+Every so often it is measured on inputs that are not trained on; the best weights seen are kept, and training ends when
+several looks in a row found nothing better, or when the time is over. What comes out is verified like a plan.
+Distillation: Hinton, Vinyals, Dean 2015 (arXiv 1503.02531).
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from oattn_hub.errors import InvalidInput
+from oattn_hub.inputs import CalibrationInputs
+from oattn_hub.models.load import LoadedModel, load_model
+from oattn_hub.pruning.bench import Bench, Question, look
+from oattn_hub.pruning.bounds import LEVEL
+from oattn_hub.pruning.sites import head_sites
+from oattn_hub.pruning.stacks import split, stacks
+from oattn_hub.pruning.tasks import Task, divergence
+
+if TYPE_CHECKING:
+    from oattn_hub.pruning.pruned import PrunedModel
+
+# Inputs of one step, steps between two looks, and looks without progress that end the training.
+_BATCH, _STEPS, _PATIENCE = 4, 8, 4
+
+
+@dataclass(frozen=True)
+class Look:
+    """The loss on inputs that are not trained on, after so many steps and seconds."""
+
+    step: int
+    seconds: float
+    loss: float
+
+
+def heal(
+    pruned: PrunedModel,
+    model: Any = None,
+    *,
+    data: Any = None,
+    calibration: Any = None,
+    minutes: float = 5.0,
+    inputs: int | None = 64,
+    tokens: int | None = None,
+    lengths: Sequence[int] | None = None,
+    rate: float = 3e-4,
+    seed: int = 0,
+    told: Callable[[Look], None] = lambda _: None,
+) -> PrunedModel:
+    """Train the output projections of a pruned model for a few minutes and measure what it costs now.
+
+    Args:
+        pruned: the model to heal; it is not changed.
+        model: the unpruned model; None is the one the plan was made for.
+        data, calibration, inputs, tokens, lengths, seed: as for a plan; trained on what a plan would be fitted to.
+        minutes: how long at most.
+        rate: the learning rate (Adam).
+        told: called after every look.
+    """
+    if not minutes > 0:
+        raise InvalidInput(f"minutes is {minutes}; give a time above 0.")
+    if not pruned.plan.heads:
+        raise InvalidInput("No head was removed from this model, so there is nothing to heal.")
+    teacher = load_model(model) if model is not None else pruned.plan.load()
+    question = Question(None, data, calibration, inputs, tokens, lengths, adapter=pruned.plan.adapter, seed=seed)
+    bench = Bench(teacher, question)
+    student = replace(pruned.loaded, model=copy.deepcopy(pruned.model).eval())
+    weights = trained_parameters(teacher, student, pruned.plan.adapter)
+    held_out = [batch for part in bench.roles.choice for batch in part]
+    healer = _Healer(teacher, student, bench.task, weights, rate, seed)
+    looks = healer.run(bench.roles.fit, held_out, 60 * minutes, told)
+    plan = replace(
+        pruned.plan,
+        cost=_cost(bench, student),
+        healing={
+            "trained": "output projections of the attention layers",
+            "parameters": sum(weight.numel() for weight in weights.values()),
+            "trained_on": bench.roles.fit.description,
+            "inputs": bench.roles.fit.fingerprint,
+            "steps": looks[-1].step,
+            "seconds": round(looks[-1].seconds, 1),
+            "rate": rate,
+            "before": looks[0].loss,
+            "after": min(one.loss for one in looks),
+        },
+        refits=None,
+    )
+    return replace(pruned, model=student.model, plan=plan, loaded=student)
+
+
+def trained_parameters(teacher: LoadedModel, student: LoadedModel, adapter: str | None) -> dict[str, nn.Parameter]:
+    """Weights and biases of the student's output projections, found by their names in the unpruned model."""
+    names = {id(parameter): name for name, parameter in teacher.model.named_parameters()}
+    found = {names[id(site.output_tensor[0])] for site in head_sites(teacher.model, adapter)}
+    found |= {f"{name.removesuffix('weight')}bias" for name in found if name.endswith("weight")}
+    own = dict(student.model.named_parameters())
+    return {name: own[name] for name in sorted(found & set(own))}
+
+
+class _Healer:
+    """One training run."""
+
+    def __init__(
+        self,
+        teacher: LoadedModel,
+        student: LoadedModel,
+        task: Task,
+        weights: dict[str, nn.Parameter],
+        rate: float,
+        seed: int,
+    ) -> None:
+        self.teacher, self.student, self.task, self.weights = teacher, student, task, weights
+        self.generator = torch.Generator().manual_seed(seed)
+        self.wanted = {name: p.requires_grad for name, p in student.model.named_parameters()}
+        for name, parameter in student.model.named_parameters():
+            parameter.requires_grad_(name in weights)
+        self.optimiser = torch.optim.Adam(weights.values(), lr=rate)
+
+    def run(
+        self, train: CalibrationInputs, held_out: Sequence[Any], seconds: float, told: Callable[[Look], None]
+    ) -> list[Look]:
+        """Train until the time is over or nothing gets better; the best weights seen stay in the student."""
+        start = time.perf_counter()
+        looks = [Look(0, 0.0, self._loss(held_out))]
+        told(looks[0])
+        best, kept = looks[0].loss, self._state()
+        while time.perf_counter() - start < seconds and self._may_improve(looks):
+            steps = self._steps(train, start + seconds)
+            looks.append(Look(looks[-1].step + steps, time.perf_counter() - start, self._loss(held_out)))
+            told(looks[-1])
+            if looks[-1].loss < best:
+                best, kept = looks[-1].loss, self._state()
+        with torch.no_grad():
+            for name, parameter in self.student.model.named_parameters():
+                if name in kept:
+                    parameter.copy_(kept[name])
+                parameter.requires_grad_(self.wanted[name])
+        return looks
+
+    def _may_improve(self, looks: Sequence[Look]) -> bool:
+        best = min(range(len(looks)), key=lambda number: looks[number].loss)
+        return len(looks) - 1 - best < _PATIENCE
+
+    def _state(self) -> dict[str, torch.Tensor]:
+        return {name: parameter.detach().clone() for name, parameter in self.weights.items()}
+
+    def _steps(self, train: CalibrationInputs, end: float) -> int:
+        """A few steps on inputs of one length each, drawn anew."""
+        for done in range(_STEPS):
+            if done and time.perf_counter() > end:
+                return done
+            first = train[int(torch.randint(len(train), (1,), generator=self.generator))]
+            alike = [batch for batch in train if _shapes(batch) == _shapes(first)]
+            order = torch.randperm(len(alike), generator=self.generator)[:_BATCH].tolist()
+            self.optimiser.zero_grad()
+            with torch.enable_grad():
+                for loss in self._losses([alike[place] for place in order]):
+                    (loss / len(order)).backward()  # type: ignore[no-untyped-call]
+            self.optimiser.step()
+        return _STEPS
+
+    def _losses(self, inputs: Sequence[Any]) -> list[torch.Tensor]:
+        """For each stack of inputs the sum of their divergences."""
+        found = []
+        for stack, count in stacks(self.student, inputs):
+            with torch.no_grad():
+                before = split(self.task.read(self.teacher, stack), count)
+            now = split(self.task.read(self.student, stack), count)
+            found.append(torch.stack([divergence(one, other) for one, other in zip(now, before, strict=True)]).sum())
+        return found
+
+    def _loss(self, inputs: Sequence[Any]) -> float:
+        with torch.no_grad():
+            return float(torch.stack(self._losses(inputs)).sum()) / len(inputs)
+
+
+def _shapes(batch: Any) -> dict[str, torch.Size]:
+    return {name: value.shape for name, value in batch.items()}
+
+
+def _cost(bench: Bench, student: LoadedModel) -> dict[str, Any]:
+    """The healed model itself on inputs that it was not trained on."""
+
+    def looks(parts: Sequence[CalibrationInputs]) -> list[dict[str, Any]]:
+        found = []
+        for part in parts:
+            evaluator = bench.evaluator(part)
+            now = bench.task.measure(bench.task.observe(student, part), evaluator.reference, part)
+            name = bench.metric.name
+            found.append(look(bench.metric, part, evaluator.baseline[name], now[name], bench.question.seed))
+        return found
+
+    verified = looks(bench.roles.check)
+    last = looks(bench.roles.last)
+    return {
+        **verified[0],
+        "level": LEVEL,
+        "lengths": verified,
+        "last_look": last,
+        "searched_on": bench.roles.searched_on,
+    }
+
+
+def open_pruned(folder: str | Path) -> PrunedModel:
+    """A pruned checkpoint as the object that it was saved from."""
+    from oattn_hub.pruning.plan import PruningPlan
+    from oattn_hub.pruning.pruned import PRUNING_KEY, PrunedModel, PruningResult
+    from oattn_hub.pruning.reload import read_manifest
+
+    manifest = read_manifest(Path(folder))
+    loaded = load_model(folder)
+    model: Any = loaded.model
+    cuts = getattr(getattr(model, "config", None), PRUNING_KEY, None) or getattr(model, PRUNING_KEY, None)
+    if cuts is None:
+        raise InvalidInput(f"{folder} keeps the original shape (variant {manifest['variant']!r}); heal a cut one.")
+    result = PruningResult(**manifest["result"])
+    return PrunedModel(model, PruningPlan.from_json(manifest["plan"]), cuts, result, loaded)

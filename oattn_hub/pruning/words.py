@@ -1,0 +1,71 @@
+"""What a plan says about its cost and its weights, in sentences; for the command line and the card alike."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from oattn_hub.report.evaluation_words import increase_words
+
+
+def amount(cost: Mapping[str, Any], name: str) -> str:
+    """One number of a cost in its unit: per cent of a loss, or a divergence as it is.
+
+    >>> amount({"metric": "loss", "upper": 0.0084}, "upper"), amount({"metric": "divergence", "upper": 0.0084}, "upper")
+    ('0.84 %', '0.0084')
+    """
+    return f"{cost[name]:.4f}" if cost["metric"] == "divergence" else f"{100 * cost[name]:.2f} %"
+
+
+def cost_lines(plan: Mapping[str, Any]) -> list[str]:
+    """What was measured on exactly these heads: at every length, the promise, and the last look."""
+    cost = plan["cost"]
+    if not cost:
+        reason = plan["chosen_by"].get("not_measured")
+        return [f"The cost of these heads was not measured{f': {reason}' if reason else ''}"]
+    lines = [_look(look, "on inputs that chose nothing") for look in cost.get("lengths", [cost])]
+    if "max_loss_increase" in plan["chosen_by"] and "upper" in cost:
+        lines.append(_promise(plan, cost))
+    lines += [_look(look, "last look, on inputs that decided nothing") for look in cost.get("last_look", [])]
+    return lines
+
+
+def _look(look: Mapping[str, Any], where: str) -> str:
+    at = f"at {look['tokens']} tokens, " if look.get("tokens") else ""
+    bound = f", at most {amount(look, 'upper')} with 95 % confidence" if "upper" in look else ""
+    interval = increase_words(look) if "low" in look else f"worse by {amount(look, 'increase')}"
+    return (
+        f"{look['title']}, {at}{where}: {look['before']:.4f} -> {look['after']:.4f}, {interval}{bound} "
+        f"({look['n_inputs']} inputs: {look['verified_on']})"
+    )
+
+
+def _promise(plan: Mapping[str, Any], cost: Mapping[str, Any]) -> str:
+    how = plan["chosen_by"]
+    if not plan["heads"]:
+        return f"No plan was shown to keep the budget of {how['unit_of_budget']}, so no head goes."
+    worst = max(cost["lengths"], key=lambda look: float(look["upper"]))
+    return (
+        f"The budget of {how['unit_of_budget']} holds on inputs like these with 95 % confidence: at most "
+        f"{amount(worst, 'upper')} ({how['verifications']} plans tested from few heads to many, each once)"
+    )
+
+
+def weights_words(plan: Mapping[str, Any]) -> str:
+    """What was done to the weights that stay."""
+    fit, healing = plan.get("compensation"), plan.get("healing")
+    sentences = []
+    if fit:
+        what = "The biases" if fit["kind"] == "bias" else "The weights"
+        sentences.append(
+            f"{what} of {fit['layers']} output projections were refitted in closed form on {fit['fitted_on']}; "
+            "no gradient training."
+        )
+    if healing:
+        sentences.append(
+            f"Then {healing['parameters']:,} parameters ({healing['trained']}) were trained for "
+            f"{healing['seconds']:.0f} s to say what the unpruned model says, on {healing['trained_on']}: "
+            f"{healing['steps']} steps, loss "
+            f"{healing['before']:.4g} -> {healing['after']:.4g} on inputs that were not trained on."
+        )
+    return " ".join(sentences) or "Nothing was refitted or trained afterwards."

@@ -1,0 +1,90 @@
+"""Healing: the loss falls, only output projections move, and what is said about it was measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import oattn_hub as oh
+from oattn_hub.cli import main
+from oattn_hub.errors import InvalidInput
+from oattn_hub.pruning import load_pruned
+from oattn_hub.pruning.heal import Look, heal, open_pruned
+from oattn_hub.pruning.words import weights_words
+
+
+def batches(count: int, seed: int = 0) -> list[dict[str, torch.Tensor]]:
+    generator = torch.Generator().manual_seed(seed)
+    return [{"input_ids": torch.randint(3, 60, (1, 16), generator=generator)} for _ in range(count)]
+
+
+@pytest.fixture
+def llama() -> Any:
+    """Heads that say something: the default initialisation leaves them nearly silent."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=60, num_key_value_heads=2, **sizes)).eval()
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if name.endswith(("v_proj.weight", "o_proj.weight")):
+                weight.mul_(10)
+    return model
+
+
+def test_healing_lowers_the_loss(llama: Any, tmp_path: Path) -> None:
+    pruned = oh.PruningPlan.from_heads(llama, [(0, 1), (1, 0), (1, 2)]).apply(llama, inputs=batches(1), measure=False)
+    before = {name: value.clone() for name, value in pruned.model.state_dict().items()}
+    looks: list[Look] = []
+    options = {"data": batches(60), "minutes": 0.1, "rate": 3e-3, "inputs": None}
+    healed = pruned.heal(llama, **options, told=looks.append)
+    assert min(look.loss for look in looks) < 0.9 * looks[0].loss
+    said = healed.plan.healing
+    assert said is not None
+    assert said["before"] == looks[0].loss
+    assert said["after"] == min(look.loss for look in looks)
+    for name, value in healed.model.state_dict().items():
+        assert torch.equal(value, before[name]) == ("o_proj" not in name)
+        assert torch.equal(pruned.model.state_dict()[name], before[name])
+    assert all(parameter.requires_grad for parameter in healed.model.parameters())
+    # the cost is that of the healed model itself
+    cost = healed.plan.cost
+    assert cost is not None
+    with torch.no_grad():
+        losses = [float(healed.model(**batch, labels=batch["input_ids"]).loss) for batch in batches(60)[20:47]]
+    assert cost["after"] == pytest.approx(sum(losses) / len(losses), rel=1e-4)
+    assert "were trained for" in weights_words(healed.plan.to_json())
+    healed.save_pretrained(tmp_path)
+    again = load_pruned(tmp_path)
+    for name, value in again.state_dict().items():
+        assert torch.equal(value, healed.model.state_dict()[name])
+    assert open_pruned(tmp_path).plan.healing == said
+
+
+def test_what_does_not_help_is_not_kept(llama: Any) -> None:
+    pruned = oh.PruningPlan.from_heads(llama, [(0, 1)]).apply(llama, inputs=batches(1), measure=False)
+    healed = heal(pruned, llama, data=batches(30), minutes=0.02, rate=50.0, inputs=None)  # far too fast to learn
+    said = healed.plan.healing
+    assert said is not None
+    assert said["after"] <= said["before"]
+    if said["after"] == said["before"]:
+        for name, value in healed.model.state_dict().items():
+            assert torch.equal(value, pruned.model.state_dict()[name])
+
+
+def test_bad_healing(llama: Any) -> None:
+    nothing = oh.PruningPlan.from_heads(llama, []).apply(llama, inputs=batches(1), measure=False)
+    with pytest.raises(InvalidInput, match="nothing to heal"):
+        heal(nothing, llama, data=batches(30))
+    pruned = oh.PruningPlan.from_heads(llama, [(0, 1)]).apply(llama, inputs=batches(1), measure=False)
+    with pytest.raises(InvalidInput, match="above 0"):
+        heal(pruned, llama, data=batches(30), minutes=0)
+
+
+def test_command_line_says_what_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["heal", str(tmp_path), "--out", str(tmp_path / "out")]) == 1
+    assert "no complete pruned checkpoint" in capsys.readouterr().err
