@@ -48,9 +48,11 @@ def head_coefficients(group: GroupResult, layer: int, head: int) -> list[Coeffic
         level, place = int(functions.levels[number]), int(functions.folders[number])
         return FolderOfPositions(level, place, _positions(labels, level, place))
 
+    # where several functions tie for the last place, the expansion gives all of them
+    functions = zip(values, chosen.supports[: len(values)], chosen.functions[: len(values)], strict=True)
     return [
         Coefficient(float(value), int(support), folder(0, int(query)), folder(1, int(key)))
-        for value, support, (query, key) in zip(values, chosen.supports, chosen.functions, strict=True)
+        for value, support, (query, key) in functions
     ]
 
 

@@ -108,7 +108,7 @@ def test_datasets_are_optional(minilm: LoadedModel, monkeypatch: pytest.MonkeyPa
 def test_a_dataset_of_the_hub(minilm: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
 
-    def load_dataset(path: str, name: str | None, *, split: str) -> dict[str, list[str]]:
+    def load_dataset(path: str, name: str | None, *, split: str, token: str | bool | None) -> dict[str, list[str]]:
         asked.append((path, name, split))
         return {"body": ["One sentence after another."] * 40}
 

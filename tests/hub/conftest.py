@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 from oattn_hub.files import write_tensors
+from oattn_hub.hub.content import ContentId
 from oattn_hub.hub.readme import build_readme
 from oattn_hub.local_hub import Handler, LocalHub
 from oattn_hub.local_hub.body import RequestBody
@@ -25,6 +26,17 @@ from oattn_hub.local_hub.faults import Fault
 
 if TYPE_CHECKING:
     from oattn_hub.report import Report
+
+
+@pytest.fixture
+def downloaded_ids() -> Callable[[Path], dict[str, ContentId]]:
+    """``content_ids`` for a folder in the client's cache, where files are links to their content."""
+
+    def ids(folder: Path) -> dict[str, ContentId]:
+        files = (path for path in folder.rglob("*") if path.is_file())
+        return {path.relative_to(folder).as_posix(): ContentId.of(path) for path in files}
+
+    return ids
 
 
 @dataclass

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -18,7 +19,7 @@ TOKEN = os.environ.get("HF_TOKEN") if ASKED else None  # read before the tests' 
 
 @pytest.mark.network
 @pytest.mark.skipif(not ASKED, reason="set OATTN_TEST_REAL_HUB=1 and HF_TOKEN to try the real Hub")
-def test_publish_again_and_pull_on_the_real_hub(folder: Path) -> None:
+def test_publish_again_and_pull_on_the_real_hub(downloaded_ids: Any, folder: Path) -> None:
     assert TOKEN, "HF_TOKEN is not set"
     api = HfApi("https://huggingface.co", token=TOKEN)
     repo_id = f"{api.whoami()['name']}/oattn-test-{uuid4().hex[:8]}"
@@ -28,6 +29,6 @@ def test_publish_again_and_pull_on_the_real_hub(folder: Path) -> None:
         assert first.changed
         assert not publish_folder(folder, repo_id, "report", message="Test of oattn_hub", **place).changed
         assert len(api.list_repo_commits(repo_id)) == 2
-        assert content_ids(pull(repo_id, **place)).items() >= content_ids(folder).items()
+        assert downloaded_ids(pull(repo_id, **place)).items() >= content_ids(folder).items()
     finally:
         api.delete_repo(repo_id, missing_ok=True)

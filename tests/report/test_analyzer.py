@@ -343,5 +343,5 @@ def test_a_model_with_its_tokenizer_is_analysed_as_a_pair(text_folder: Path) -> 
     loaded = oh.load_model(text_folder)
     report = oh.analyze((loaded.model, loaded.processor), batches=2, tokens=16)
     assert report.settings.tokens == 16
-    with pytest.raises(InvalidInput, match=r"A tuple of 3 .*give \(model, tokenizer\)"):
+    with pytest.raises(InvalidInput, match=r"tuple is not a model .*\(module, tokenizer\)"):
         oh.analyze((1, 2, 3))

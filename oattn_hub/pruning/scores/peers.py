@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import partial
 
 import numpy as np
-import torch
 
 from oattn_hub.errors import InvalidInput
 from oattn_hub.pruning.scores.attention import HAAR, SHANNON
@@ -24,6 +23,8 @@ def _fisher_diagonal(subject: Subject) -> Values:
 
 def _layer_drop(subject: Subject) -> Values:
     """1 - cosine of the residual stream before and after a layer's attention; the same for all its heads."""
+    from torch.nn.functional import cosine_similarity
+
     from oattn_hub.pruning.compensate import streams_around
 
     total = {site.layer: 0.0 for site in subject.sites}
@@ -32,7 +33,7 @@ def _layer_drop(subject: Subject) -> Values:
         if missing := [site.name for site in subject.sites if site.layer not in seen]:
             raise InvalidInput(f"The residual stream around {missing[0]} was not found.")
         for layer, (before, written) in seen.items():
-            cosine = torch.nn.functional.cosine_similarity(before, before + written, dim=-1)
+            cosine = cosine_similarity(before, before + written, dim=-1)
             total[layer] += float(1 - cosine.mean())
     return np.array([total[layer] for layer, _ in subject.heads]) / len(subject.inputs)
 
