@@ -132,7 +132,6 @@ def test_transformers_refuses_a_cut_checkpoint_without_its_code(published: Simpl
     from oattn_hub.hub import pull
 
     folder = pull("me/bert-cut", cache_dir=tmp_path, **published.place)
-    assert not list(folder.glob("*.py"))
     with pytest.raises(RuntimeError, match="size"):
         BertModel.from_pretrained(folder)
 
