@@ -263,7 +263,7 @@ def _count_heads(module: nn.Module, shape: Sequence[int]) -> int:
     declared = find_attribute(module, _HEAD_ATTRIBUTES)
     if len(shape) == 3:
         return declared if declared and shape[0] % declared == 0 else 1
-    return declared if declared in shape[:-2] else shape[-3]
+    return declared if declared is not None and declared in shape[:-2] else shape[-3]
 
 
 def qualified_names(module: nn.Module) -> list[str]:

@@ -157,9 +157,9 @@ def _interleaves(module: nn.Module, path: str) -> bool:
             code = inspect.getsource(owner)
         except (OSError, TypeError):
             continue
-        if re.search(r"heads?\)?,\s*3\b|3 \* (self\.)?(head_dim|head_size|attention_head_size)", code):
+        if re.search(r"heads?\)?,\s*3\b|3 \* (self\.)?(head_dim|head_size|attention_head_size)\b(?! \*)", code):
             return True
-        if re.search(r"\b3,\s*(self\.)?\w*heads?|chunk\(3|\.split\(|\.chunk\(", code):
+        if re.search(r"\b3,\s*(-1|(self\.)?\w*heads?)|chunk\(3|\.split\(|\.chunk\(", code):
             return False
     return path.rpartition(".")[2] == "query_key_value"
 

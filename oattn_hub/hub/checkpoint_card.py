@@ -13,7 +13,6 @@ from oattn_hub.files import read_json
 from oattn_hub.hub.card import evaluation_values, hub_id
 from oattn_hub.hub.readme import build_readme
 from oattn_hub.hub.tasks import task_of_class
-from oattn_hub.pruning.costs import saving_rows
 from oattn_hub.pruning.words import cost_lines, weights_words
 from oattn_hub.report.evaluation_words import increase_words
 
@@ -34,6 +33,8 @@ def checkpoint_readme(
     figures: Iterable[str] = (),
 ) -> str:
     """The README of a checkpoint repo, from its manifest, its config and what was measured."""
+    from oattn_hub.pruning.costs import saving_rows  # needs torch; a report is published without
+
     config = read_json(folder / "config.json")
     plan = manifest["plan"]
     base = hub_id(plan["model"]["id"], plan["model"]["source"])

@@ -63,7 +63,8 @@ def _without(result: torch.Tensor, heads: Sequence[int], counts: Heads) -> torch
         return result
     with torch._C.DisableTorchFunction():
         planes.index_fill_(axis, torch.tensor(heads, device=result.device, dtype=torch.long), 0)
-        return planes.reshape(result.shape)
+        silenced: torch.Tensor = planes.reshape(result.shape)
+    return silenced
 
 
 @contextmanager

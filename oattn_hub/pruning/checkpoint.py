@@ -179,7 +179,7 @@ class _Writer:
 
 def _file_states(folder: Path) -> dict[str, tuple[int, ...]]:
     """Of every plain file that is not hidden: what changes when it is written."""
-    found = {}
+    found: dict[str, tuple[int, ...]] = {}
     for path in folder.rglob("*"):
         name = path.relative_to(folder)
         if not any(part.startswith(".") for part in name.parts) and path.is_file() and not path.is_symlink():

@@ -165,7 +165,7 @@ class _Healer:
             self.optimiser.zero_grad()
             with torch.enable_grad():
                 for loss in self._losses([alike[place] for place in order]):
-                    (loss / len(order)).backward()  # type: ignore[no-untyped-call]
+                    (loss / len(order)).backward()
             self.optimiser.step()
         return _STEPS
 
@@ -213,8 +213,9 @@ def _cost(bench: Bench, student: LoadedModel) -> dict[str, Any]:
 
 def open_pruned(folder: str | Path) -> PrunedModel:
     """A pruned checkpoint as the object that it was saved from."""
+    from oattn_hub.pruning.costs import PruningResult
     from oattn_hub.pruning.plan import PruningPlan
-    from oattn_hub.pruning.pruned import PRUNING_KEY, PrunedModel, PruningResult
+    from oattn_hub.pruning.pruned import PRUNING_KEY, PrunedModel
     from oattn_hub.pruning.reload import read_manifest
 
     manifest = read_manifest(Path(folder))

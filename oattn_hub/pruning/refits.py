@@ -67,7 +67,7 @@ def with_refits(
     if kind == "none":
         return replace(plan, cost=None, compensation=None, refits=None)
     seen = calibration_inputs(loaded, inputs, batches=32, part=None if inputs is not None else "calibration")
-    refits = Compensator(loaded, head_sites(loaded.model, plan.adapter), seen, kind).refits(plan.heads)  # type: ignore[arg-type]
+    refits = Compensator(loaded, head_sites(loaded.model, plan.adapter), seen, kind).refits(plan.heads)
     said = {"kind": kind, "layers": len(refits), "fitted_on": seen.description, "inputs": seen.fingerprint}
     return replace(plan, cost=None, compensation=said, refits=refits)
 

@@ -54,7 +54,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         raise FormatError(
             f"{folder} has no {MANIFEST}, so it is no complete pruned checkpoint. Save or download it again."
         )
-    manifest = read_json(folder / MANIFEST)
+    manifest: Any = read_json(folder / MANIFEST)
     if not isinstance(manifest, dict) or manifest.get("schema") != 1:
         raise FormatError(f"{folder / MANIFEST} has a schema this version does not read; update oattn_hub.")
     if SEAL in manifest:  # checkpoints of before it was there have none
@@ -70,7 +70,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
                 f"{path} was changed after the checkpoint was saved (its SHA-256 differs from the manifest's), "
                 "so it is not loaded. Download or save the checkpoint again."
             )
-    return manifest
+    return dict(manifest)
 
 
 def check_plan(folder: Path, manifest: Mapping[str, Any], cuts: Mapping[str, Any] | None) -> None:

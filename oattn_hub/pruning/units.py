@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -118,8 +118,9 @@ class Choice:
         costs = (model.slope + np.diag(model.curvature) / 2).tolist()
         price = {unit[0]: cost for unit, cost in zip(units, costs, strict=True)}
 
-        def each(row: Removed) -> float:
-            return float(sum(price[head] for head in row)) / len(row)
+        def each(row: Iterable[Head]) -> float:
+            costs = [price[head] for head in row]
+            return float(sum(costs)) / len(costs)
 
         found = list(gone)
         while len(found) < len(gone) + count:
