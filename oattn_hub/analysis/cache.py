@@ -99,7 +99,8 @@ class Run:
         measurement.save(self._measured(group, batch))
 
     def report(self) -> Report | None:
-        """The finished report, if there is a whole one."""
+        """The finished report, if there is a whole one; drafts that a killed process left beside it go."""
+        remove_orphans(self.folder / "report")
         return _load_or_none(self.folder / "report")
 
     def finish(self, report: Report) -> None:
