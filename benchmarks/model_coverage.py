@@ -1,6 +1,6 @@
 """Which models are served: every transformers model type and timm family, tiny, captured, verified and cut.
 
-    python benchmarks/model_coverage.py [--only PATTERN] [--library transformers|timm] [--json FILE] [--out docs/coverage.md]
+    python benchmarks/model_coverage.py [--only PATTERN] [--library transformers|timm] [--json FILE] [--out FILE]
 
 Truth for capture: the same weights with eager attention and ``output_attentions``. Truth for a cut: the masked model.
 """
@@ -261,7 +261,8 @@ def table(results: list[dict[str, Any]]) -> str:
         ),
         "foreign exceptions": sum("FOREIGN" in str(result) for result in built),
     }
-    lines = ["# Which models are served", "", "Made by `python benchmarks/model_coverage.py --out docs/coverage.md`.", ""]
+    made = "Made by `python benchmarks/model_coverage.py --out docs/coverage.md`."
+    lines = ["# Which models are served", "", made, ""]
     lines += ["| | types |", "|---|---|", *(f"| {what} | {count} |" for what, count in counts.items()), ""]
     lines += ["| type | class | adapter | captured | own weights | cut |", "|---|---|---|---|---|---|"]
     for result in built:
