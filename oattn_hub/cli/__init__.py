@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from oattn_hub import __version__
+from oattn_hub.cli.typed import as_typed, typed_name
 from oattn_hub.errors import OattnError
 
 # verb -> module; one line a verb, in the order of the help page
@@ -36,9 +37,16 @@ _VERBS: dict[str, str] = {
 }
 
 
+class _Parser(argparse.ArgumentParser):
+    """Help in the words the user typed."""
+
+    def format_help(self) -> str:
+        return as_typed(super().format_help(), _VERBS)
+
+
 def build_parser() -> argparse.ArgumentParser:
     """The whole command line, built without importing torch."""
-    parser = argparse.ArgumentParser(prog="oattn", description="Which attention heads does this model need?")
+    parser = _Parser(prog=typed_name(), description="Which attention heads does this model need?")
     parser.add_argument("--version", action="version", version=f"oattn_hub {__version__}")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
     for verb, module_name in _VERBS.items():
@@ -57,11 +65,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             args.check(args)
         return int(args.run(args))
     except OattnError as error:
-        print(f"oattn: {error}", file=sys.stderr)
+        print(f"{typed_name()}: {as_typed(str(error), _VERBS)}", file=sys.stderr)
         return 1
     except BrokenPipeError:  # the reader, `head` for one, has seen enough
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123 - so that the flush at exit says nothing either
         return 0
     except KeyboardInterrupt:
-        print("oattn: interrupted; run the same command again to go on where it stopped.", file=sys.stderr)
+        print(f"{typed_name()}: interrupted; run the same command again to go on where it stopped.", file=sys.stderr)
         return 130
