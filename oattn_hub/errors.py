@@ -9,6 +9,7 @@
     ├── FormatError (ValueError)           a damaged, foreign or outdated file
     ├── LoadError (OSError)                a model, a data set or a file that cannot be loaded
     ├── StorageError (OSError)             a disk that is full or not writable
+    │   └── FolderInUse                    a folder that another process is writing
     ├── AdapterError (LookupError)         no adapter, or two of one name
     ├── CaptureError (RuntimeError)        attention that ran and was not, or only partly, seen
     ├── SurgeryError (TypeError)           a head that cannot be cut out of this model
@@ -50,6 +51,10 @@ class LoadError(OattnError, OSError):
 
 class StorageError(OattnError, OSError):
     """A result cannot be written."""
+
+
+class FolderInUse(StorageError):
+    """Another process is writing the folder."""
 
 
 class AdapterError(OattnError, LookupError):

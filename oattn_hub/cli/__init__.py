@@ -26,6 +26,7 @@ _VERBS: dict[str, str] = {
     "prune": "oattn_hub.cli.prune",
     "heal": "oattn_hub.cli.heal",
     "migrate": "oattn_hub.cli.migrate",
+    "sweep": "oattn_hub.cli.sweep",
     "capture": "oattn_hub.cli.capture",
     "adapters": "oattn_hub.cli.adapters",
     "publish": "oattn_hub.cli.publish",

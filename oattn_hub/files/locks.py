@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from oattn_hub.errors import StorageError
+from oattn_hub.errors import FolderInUse
 from oattn_hub.files.atomic import storage_errors
 
 LOCK_FILE = ".oattn.lock"
@@ -46,7 +46,7 @@ def _acquire(path: Path, folder: Path, wait: float | None) -> int:
         holder = _holder(path)
         os.close(descriptor)
         if wait is not None and time.monotonic() - start >= wait:
-            raise StorageError(f"{folder} is being written by {holder}. Wait until it ends, or name another folder.")
+            raise FolderInUse(f"{folder} is being written by {holder}. Wait until it ends, or name another folder.")
         time.sleep(_PAUSE)
 
 
