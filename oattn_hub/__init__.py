@@ -27,11 +27,13 @@ if TYPE_CHECKING:
     from oattn_hub.pruning import evaluate as evaluate
     from oattn_hub.report import Report as Report
     from oattn_hub.report import compare as compare
+    from oattn_hub.watch import HeadWatch as HeadWatch
 
 # public name -> module that defines it
 _EXPORTS = {
     "Analyzer": "oattn_hub.analyzer",
     "AttentionStore": "oattn_hub.attention",
+    "HeadWatch": "oattn_hub.watch",
     "OattnError": "oattn_hub.errors",
     "PruningPlan": "oattn_hub.pruning",
     "Report": "oattn_hub.report",

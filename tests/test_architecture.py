@@ -26,10 +26,11 @@ ROOMS = [
     {"report"},
     {"analysis"},
     {"analyzer"},
+    {"watch"},
     {"pruning"},
     {"cards", "hub"},
     {"sweep"},
-    {"local_hub", "cli", "demo"},
+    {"local_hub", "cli", "demo", "pytest_plugin"},
 ]
 # Methods that users call on what they hold look down the house: report.plan(), plan.apply(), pruned.push_to_hub() …
 # So does the one loader, for which a pruned checkpoint is a model like any other.

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from oattn_hub.errors import InvalidInput, LoadError, MissingDependency, OattnError
 from oattn_hub.files import read_json
@@ -82,10 +82,11 @@ class LoadedModel:
         return self.info.source
 
     def forward(self, batch: Mapping[str, Any]) -> Any:
-        """Run the model on one batch of inputs."""
+        """Run the model on one batch of inputs, which is moved to where the model is."""
+        moved = {name: _moved(value, self.model) for name, value in batch.items()}
         if self.library == "timm":
-            return self.model(*batch.values())
-        return self.model(**batch)
+            return self.model(*moved.values())
+        return self.model(**moved)
 
 
 @dataclass(frozen=True)
@@ -341,6 +342,13 @@ def _describe(
         options=request.file_options if request is not None else {},
     )
     return LoadedModel(model.eval(), processor, info)
+
+
+def _moved(value: Any, model: nn.Module) -> Any:
+    """The tensor on the device of the model's first weights; weights that accelerate keeps elsewhere are on none."""
+    device = next((parameter.device for parameter in model.parameters()), None)
+    is_known = isinstance(value, Tensor) and device is not None and device.type != "meta"
+    return value.to(device) if is_known else value
 
 
 def _library(model: nn.Module) -> str:

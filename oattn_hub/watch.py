@@ -1,0 +1,214 @@
+"""Heads while they learn: every N steps the same inputs are captured, measured and logged.
+
+:class:`HeadWatch` is a callback of transformers' ``Trainer``; in a loop of your own call :meth:`HeadWatch.step`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.stats import spearmanr
+from torch import nn
+from transformers import TrainerCallback
+from transformers.trainer_callback import CallbackHandler
+
+from oattn_hub.analyzer import Analyzer
+from oattn_hub.attention.memory import MemoryStore
+from oattn_hub.errors import InvalidInput
+from oattn_hub.files import read_json, write_json
+from oattn_hub.inputs import CalibrationInputs, calibration_inputs
+from oattn_hub.models.load import LoadedModel, load_model
+from oattn_hub.report import GroupResult, Report
+
+HISTORY_FILE = "history.json"
+
+
+@dataclass(frozen=True)
+class Moment:
+    """The heads at one step: the report, and the numbers that were logged."""
+
+    step: int
+    report: Report
+    logged: Mapping[str, float]
+
+
+class HeadWatch(TrainerCallback):
+    """Measures the heads of a model in training on inputs that stay the same, so that only the model changes.
+
+    Logged, for each group of heads (its name is left out where there is one): ``heads/entropy`` (mean head entropy) and
+    the same for each layer, ``heads/network_entropy``, ``heads/stability`` (Spearman correlation between batches),
+    and the drift since the last moment and since the first: ``heads/drift`` is 1 minus the rank correlation of the head
+    entropies, ``heads/tree_drift`` 1 minus the correlation of the distances between heads in the head tree. 0 is no
+    drift. Training is not touched: no random number is drawn and no mode, gradient or buffer of the model changes.
+
+    Args:
+        data: What the model reads; see ``calibration_inputs``. None: bundled text or images.
+        every: Measure at each multiple of this many steps, and before the first.
+        out: Folder for one report per moment (``step-000100/``) and ``history.json``; None keeps them in memory only.
+        batches, tokens, kind, seed: As in ``analyze``; fewer and shorter contexts, because it runs again and again.
+        processor: Tokenizer or image processor; the Trainer gives its own.
+
+    >>> watch = HeadWatch(every=500, out="heads")                  # doctest: +SKIP
+    >>> Trainer(model, args, callbacks=[watch], ...).train()       # doctest: +SKIP
+    >>> watch.moments[-1].logged["heads/drift"]                    # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        data: Any = None,
+        every: int = 100,
+        out: str | Path | None = None,
+        *,
+        batches: int = 4,
+        tokens: int = 64,
+        kind: str = "probs",
+        seed: int = 0,
+        processor: Any = None,
+    ) -> None:
+        if every < 1:
+            raise InvalidInput(f"every is {every}; give a number of steps, 1 or more.")
+        self.every = every
+        self.moments: list[Moment] = []
+        self._data, self._batches, self._tokens, self._processor = data, batches, tokens, processor
+        self._analyzer = Analyzer(kind, seed)
+        self._out = None if out is None else Path(out)
+        self._inputs: CalibrationInputs | None = None
+        self._unlogged: dict[str, float] = {}
+
+    # In any loop ------------------------------------------------------------------------------------------------------
+
+    def step(self, model: nn.Module, step: int) -> dict[str, float] | None:
+        """Call it after every optimiser step; what to log at this step, or None between two moments."""
+        return dict(self.observe(model, step).logged) if step % self.every == 0 else None
+
+    def observe(self, model: nn.Module, step: int) -> Moment:
+        """Measure the heads now."""
+        with _undisturbed(model):
+            loaded = load_model((model, self._processor))
+            report = self._measure(loaded)
+        moment = Moment(step, report, self._numbers(report))
+        self.moments.append(moment)
+        if self._out is not None:
+            self._keep(moment, self._out)
+        return moment
+
+    # As a callback of Trainer -----------------------------------------------------------------------------------------
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
+        """The moment before the first step, unless training goes on from a checkpoint."""
+        _go_first(self, inspect.currentframe())
+        if self._processor is None:
+            self._processor = parts.get("processing_class")
+        if state.is_world_process_zero and state.global_step == 0:
+            self.observe(parts["model"], 0)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **parts: Any) -> Any:
+        """Measure, and have the Trainer log at this step."""
+        if state.is_world_process_zero:
+            logged = self.step(parts["model"], state.global_step)
+            if logged is not None:
+                self._unlogged = logged
+                control.should_log = True
+        return control
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **parts: Any) -> None:
+        """Put the numbers into what the Trainer sends to its loggers and writes to its history."""
+        if logs is not None and self._unlogged:
+            logs.update(self._unlogged)
+            if state.log_history:
+                state.log_history[-1].update(self._unlogged)
+            self._unlogged = {}
+
+    # ------------------------------------------------------------------------------------------------------------------
+
+    def _measure(self, loaded: LoadedModel) -> Report:
+        if self._inputs is None:
+            seed = self._analyzer.seed
+            self._inputs = calibration_inputs(loaded, self._data, self._batches, self._tokens, seed)
+        store = MemoryStore()
+        self._analyzer.capture(loaded, self._inputs, store)
+        return self._analyzer.report(store, self._analyzer.measure(store), "oattn_hub.HeadWatch")
+
+    def _numbers(self, report: Report) -> dict[str, float]:
+        numbers: dict[str, float] = {}
+        for name, group in report.groups.items():
+            prefix = "heads/" if len(report.groups) == 1 else f"heads/{name}/"
+            values = _now(group) | _drift(group, name, self.moments)
+            numbers |= {f"{prefix}{key}": value for key, value in values.items() if np.isfinite(value)}
+        return numbers
+
+    def _keep(self, moment: Moment, out: Path) -> None:
+        moment.report.save(out / f"step-{moment.step:06d}")
+        file = out / HISTORY_FILE
+        earlier = [entry for entry in (read_json(file) if file.exists() else []) if entry["step"] < moment.step]
+        write_json(file, [*earlier, {"step": moment.step, **moment.logged}])
+
+
+def _now(group: GroupResult) -> dict[str, float]:
+    entropies = group.entropies.mean(axis=0)
+    layers = {
+        f"entropy/layer_{layer}": float(entropies[group.layers == layer].mean()) for layer in set(group.layers.tolist())
+    }
+    return {
+        "entropy": float(entropies.mean()),
+        **layers,
+        "network_entropy": float(group.network_entropies.mean()),
+        "stability": float(group.spearman),
+    }
+
+
+def _drift(group: GroupResult, name: str, moments: list[Moment]) -> dict[str, float]:
+    drift = {}
+    for since, moment in (("", moments[-1:]), ("_from_start", moments[:1])):
+        for earlier in moment:
+            before = earlier.report.groups[name]
+            ranks = _correlation(before.entropies.mean(axis=0), group.entropies.mean(axis=0))
+            drift[f"drift{since}"] = 1 - ranks
+            drift[f"tree_drift{since}"] = 1 - _correlation(_tree_distances(before), _tree_distances(group))
+    return drift
+
+
+def _correlation(a: Any, b: Any) -> float:
+    """Spearman's; NaN where one of the two is constant."""
+    if len(a) < 2 or np.ptp(a) == 0 or np.ptp(b) == 0:
+        return float("nan")
+    return float(spearmanr(a, b).statistic)
+
+
+def _tree_distances(group: GroupResult) -> Any:
+    """For every pair of heads, the part of the tree's levels on which they lie in different folders."""
+    labels = group.head_labels
+    rows, columns = np.triu_indices(group.n_heads, k=1)
+    return np.mean([level[rows] != level[columns] for level in labels], axis=0)
+
+
+@contextmanager
+def _undisturbed(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode inside; afterwards every module has the mode and torch the random state they had before."""
+    modes = [(module, module.training) for module in model.modules()]
+    try:
+        with torch.random.fork_rng(devices=[]):
+            model.eval()
+            yield
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
+def _go_first(watch: HeadWatch, frame: Any) -> None:
+    """Move before the loggers, which the Trainer calls in the order of its list and puts before its users' callbacks.
+
+    A callback is not told who calls it, and what it adds to the logs after the loggers have run is lost; so the
+    handler is taken from the frame that called. Moving forward while that list is walked skips nobody.
+    """
+    handler = frame.f_back.f_locals.get("self") if frame is not None and frame.f_back is not None else None
+    if isinstance(handler, CallbackHandler) and watch in handler.callbacks:
+        handler.callbacks.remove(watch)
+        handler.callbacks.insert(0, watch)
