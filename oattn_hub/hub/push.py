@@ -116,7 +116,7 @@ def kind_of(folder: Path) -> str:
 
 def write_report_folder(report: Report, folder: Path, repo_id: str | None = None) -> Path:
     """Everything a results repo holds."""
-    report = _shareable(report)
+    report = shareable(report)
     report.save(folder)
     report.write_page(folder / "report.html")
     figures = report.save_figures(folder / "figures")
@@ -163,7 +163,7 @@ def _shareable_manifest(folder: Path, manifest: dict[str, Any]) -> dict[str, Any
     return manifest
 
 
-def _shareable(report: Report) -> Report:
+def shareable(report: Report) -> Report:
     """The same for a report: of folders on this disk only the last name is left."""
     model, made = report.model, report.provenance
     options = {name: _last_name(value) if isinstance(value, str) else value for name, value in model.options.items()}
@@ -192,7 +192,7 @@ def card_of(source: str | Path, repo_id: str | None = None) -> str:
     if kind_of(Path(source)) == "report":
         from oattn_hub.report.plot import planned_figures
 
-        report = _shareable(_load_report(source))
+        report = shareable(_load_report(source))
         return report_readme(report, [Path(f"{figure.name}.png") for figure in planned_figures(report)], repo_id)
     with TemporaryDirectory(prefix="oattn-") as temporary:
         return write_card(source, Path(temporary) / "card", repo_id).read_text(encoding="utf-8")
@@ -202,7 +202,7 @@ def write_card(source: str | Path, target: Path, repo_id: str | None = None) -> 
     """Write the card and the figures that it shows to a new or empty folder; returns the README."""
     with _folder(target) as folder:
         if kind_of(Path(source)) == "report":
-            report = _shareable(_load_report(source))
+            report = shareable(_load_report(source))
             figures = report.save_figures(folder / "figures")
             write_text(folder / "README.md", report_readme(report, figures, repo_id))
             return folder / "README.md"

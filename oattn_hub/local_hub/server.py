@@ -22,7 +22,15 @@ from types import TracebackType
 from typing import Any, Self
 from urllib.parse import parse_qs, urlsplit
 
-from oattn_hub.local_hub import commits, discussions, downloads, pages, repositories, uploads  # noqa: F401 - routes
+from oattn_hub.local_hub import (  # noqa: F401 - routes
+    collections,
+    commits,
+    discussions,
+    downloads,
+    pages,
+    repositories,
+    uploads,
+)
 from oattn_hub.local_hub.accounts import Account
 from oattn_hub.local_hub.body import RequestBody
 from oattn_hub.local_hub.faults import Fault
