@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from oattn_hub.analysis.axes import keep_contexts, read_contexts
-from oattn_hub.analysis.cache import Request, Run
+from oattn_hub.analysis.cache import NOT_IN_NUMBERS, Request, Run
 from oattn_hub.analysis.measure import BatchMeasurement, check_finite, join_batches, measure_batch
 from oattn_hub.analysis.samples import with_samples
 from oattn_hub.attention.store import KINDS, AttentionStore
@@ -237,8 +237,9 @@ class Analyzer:
         with clock.stage("load"):
             loaded, inputs = self._load(call)
         info = loaded.info
+        how = {name: value for name, value in call.loading.items() if name not in NOT_IN_NUMBERS}
         # the source too: a report names the folder its model came from, so a copy elsewhere gets a report of its own
-        run = Run(info.id, info.revision, info.source, inputs.fingerprint, dict(call.loading, token=None), parameters)
+        run = Run(info.id, info.revision, info.source, inputs.fingerprint, how, parameters)
         with run.lock():  # whoever asks for the same meanwhile waits, and finds the report
             report = run.report() or self._run_stages(call, run, loaded, inputs, clock)
         request.remember(run)

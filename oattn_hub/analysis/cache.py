@@ -38,6 +38,7 @@ _SOURCES = (
     "analyzer.py", "adapters/*.py", "analysis/*.py", "attention/*.py", "geometry/*.py", "inputs/*.py", "inputs/data/*",
     "models/*.py", "report/contexts.py", "report/group.py", "report/samples.py", "report/theory*.py",
 )  # fmt: skip
+NOT_IN_NUMBERS = ("token", "offload_folder")  # options of loading that change nothing about a report
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _RUN = re.compile(r"[0-9a-f]{32}")
 _SAMPLE = 1 << 16  # bytes of a file that are looked at, at its start, middle and end
@@ -120,7 +121,7 @@ class Request:
         parts = (_model_signature(spec, options), _data_signature(data))
         self._file: Path | None = None
         if all(part is not None for part in parts):
-            known = {name: value for name, value in options.items() if name != "token"}
+            known = {name: value for name, value in options.items() if name not in NOT_IN_NUMBERS}
             address = fingerprint(*parts, known, dict(parameters), code_fingerprint(), versions())
             self._file = home() / "requests" / f"{address[:32]}.json"
 

@@ -14,6 +14,10 @@ _NAMES = (
     "allow_pickle",
     "gguf_file",
     "task",
+    "device",
+    "device_map",
+    "dtype",
+    "offload_folder",
 )
 
 
@@ -23,6 +27,10 @@ def add_loading_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--revision", help="branch, tag or commit on the Hub")
     group.add_argument("--gguf-file", help="which GGUF file, if the folder has several")
     group.add_argument("--task", help="which head to load instead of the model's own")
+    group.add_argument("--device", help="where to put the model, e.g. cuda or mps")
+    group.add_argument("--device-map", help="auto: let accelerate spread it over devices, memory and disk")
+    group.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), help="number format of the weights")
+    group.add_argument("--offload-folder", help="where accelerate puts what fits into no memory")
 
 
 def add_permission_arguments(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:

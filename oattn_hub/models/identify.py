@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from oattn_hub.files import fingerprint, sha256_file
 from oattn_hub.tokens import default_token
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
 _HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*", re.ASCII)
 _WEIGHTS = ("*.safetensors", "*.gguf", "*.bin")
@@ -49,9 +49,22 @@ def weights_fingerprint(model: nn.Module) -> str:
 
     parts: list[Any] = [type(model).__qualname__]
     for name, value in model.state_dict().items():
-        known = isinstance(value, Tensor) and not value.is_meta  # else packed (quantised) or not in memory (offloaded)
-        parts += [name, value.detach().cpu().float().numpy() if known else str(value)]
+        known = _with_values(model, name, value) if isinstance(value, Tensor) else None  # else packed (quantised)
+        parts += [name, str(value) if known is None else known.detach().cpu().float().numpy()]
     return fingerprint(*parts)
+
+
+def _with_values(model: nn.Module, name: str, weight: Tensor) -> Tensor | None:
+    """The weight itself, or what accelerate keeps of it on the disk or elsewhere; None if it has no values."""
+    if not weight.is_meta:
+        return weight
+    owner, _, last = name.rpartition(".")
+    hook = getattr(model.get_submodule(owner), "_hf_hook", None)
+    for part in getattr(hook, "hooks", (hook,)):
+        kept = getattr(part, "weights_map", None)
+        if kept is not None:
+            return cast("Tensor", kept[last])
+    return None
 
 
 def batch_fingerprint(*batches: Mapping[str, Any]) -> str:

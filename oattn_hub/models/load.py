@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from oattn_hub.errors import InvalidInput, LoadError, MissingDependency, OattnError
 from oattn_hub.files import read_json
@@ -21,6 +21,7 @@ from oattn_hub.models.identify import (
     public_name,
     weights_fingerprint,
 )
+from oattn_hub.models.placement import Placement, moved_to
 from oattn_hub.models.timm_models import PICKLED_WEIGHTS, load_timm_folder
 from oattn_hub.models.unwrap import unwrap
 from oattn_hub.records import OPTIONS_FROM_FILES, ModelInfo
@@ -83,7 +84,7 @@ class LoadedModel:
 
     def forward(self, batch: Mapping[str, Any]) -> Any:
         """Run the model on one batch of inputs, which is moved to where the model is."""
-        moved = {name: _moved(value, self.model) for name, value in batch.items()}
+        moved = {name: moved_to(self.model, value) for name, value in batch.items()}
         if self.library == "timm":
             return self.model(*moved.values())
         return self.model(**moved)
@@ -102,6 +103,7 @@ class _Request:
     allow_pickle: bool
     gguf_file: str | None
     task: str | None
+    placement: Placement
 
     @property
     def hub_options(self) -> dict[str, Any]:
@@ -125,6 +127,10 @@ def load_model(
     allow_pickle: bool = False,
     gguf_file: str | None = None,
     task: str | None = None,
+    device: str | None = None,
+    device_map: str | Mapping[str, Any] | None = None,
+    dtype: str | None = None,
+    offload_folder: str | Path | None = None,
 ) -> LoadedModel:
     """Load a model for inference; nothing is executed and nothing is unpickled unless you say so.
 
@@ -140,6 +146,10 @@ def load_model(
         allow_pickle: Also load ``.bin`` weights, which are pickles.
         gguf_file: Name of the GGUF file, if the folder has several.
         task: Which head to load instead of the checkpoint's own: see ``TASKS``.
+        device: Where to put the whole model, e.g. ``cuda``, ``mps``, ``cuda:1``.
+        device_map: How accelerate spreads a transformers model over devices, memory and disk: ``auto``, or a mapping.
+        dtype: ``float32``, ``bfloat16`` or ``float16``; None is the checkpoint's own.
+        offload_folder: Where accelerate puts what fits into no memory.
 
     >>> import torch, oattn_hub.attention
     >>> loaded = oattn_hub.attention.load_model(torch.nn.TransformerEncoderLayer(16, nhead=2))
@@ -156,8 +166,9 @@ def load_model(
         raise InvalidInput(f"gguf_file is {gguf_file!r}; give the name of a file in the model's folder.")
     source, token = str(spec), default_token(token)
     request = _Request(
-        source, revision, token, cache_dir, local_files_only, trust_remote_code, allow_pickle, gguf_file, task
-    )
+        source, revision, token, cache_dir, local_files_only, trust_remote_code, allow_pickle, gguf_file, task,
+        Placement(device, device_map, dtype, offload_folder),
+    )  # fmt: skip
     try:
         loaded = _load(request)
     except OattnError:
@@ -166,6 +177,7 @@ def load_model(
         raise MissingDependency(f"Loading {source} needs a package that is not installed: {error}") from error
     except Exception as error:  # the Hub libraries raise a dozen unrelated classes for "it cannot be loaded"
         raise LoadError(_explain(request, error)) from error
+    request.placement.place(loaded.model, loaded.library)
     align_weights(loaded.model)
     return loaded
 
@@ -260,7 +272,10 @@ def _load_transformers(request: _Request) -> LoadedModel:
     model_class = _model_class(request)
     with _quiet():
         model = model_class.from_pretrained(
-            request.source, use_safetensors=None if request.allow_pickle or request.gguf_file else True, **options
+            request.source,
+            use_safetensors=None if request.allow_pickle or request.gguf_file else True,
+            **options,
+            **request.placement.transformers_options,
         )
     quantizer = getattr(model, "hf_quantizer", None)
     if request.gguf_file is not None and quantizer is not None:
@@ -342,13 +357,6 @@ def _describe(
         options=request.file_options if request is not None else {},
     )
     return LoadedModel(model.eval(), processor, info)
-
-
-def _moved(value: Any, model: nn.Module) -> Any:
-    """The tensor on the device of the model's first weights; weights that accelerate keeps elsewhere are on none."""
-    device = next((parameter.device for parameter in model.parameters()), None)
-    is_known = isinstance(value, Tensor) and device is not None and device.type != "meta"
-    return value.to(device) if is_known else value
 
 
 def _library(model: nn.Module) -> str:
