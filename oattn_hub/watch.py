@@ -52,7 +52,10 @@ class HeadWatch(TrainerCallback):
         data: What the model reads; see ``calibration_inputs``. None: bundled text or images.
         every: Measure at each multiple of this many steps, and before the first.
         out: Folder for one report per moment (``step-000100/``) and ``history.json``; None keeps them in memory only.
-        batches, tokens, kind, seed: As in ``analyze``; fewer and shorter contexts, because it runs again and again.
+        batches: How many contexts; fewer than in ``analyze``, because it runs again and again.
+        tokens: Tokens per context.
+        kind: As in ``analyze``.
+        seed: As in ``analyze``.
         processor: Tokenizer or image processor; the Trainer gives its own.
 
     >>> watch = HeadWatch(every=500, out="heads")                  # doctest: +SKIP
