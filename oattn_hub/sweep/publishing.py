@@ -55,8 +55,9 @@ def publish_collection(folder: str | Path, namespace: str, title: str, space: st
 
 
 def report_name(row: Row) -> str:
-    """The repo of a report: the model's own name and owner, so that two owners' models of one name keep apart."""
-    plain = re.sub(r"[^A-Za-z0-9._-]+", "-", row.model.replace("/", "-")).strip("-.")
+    """The repo of a report: the model's owner and name, or a folder's name with its mark; never a path."""
+    name = Path(row.page).parent.name if Path(row.model).is_absolute() else row.model
+    plain = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.")
     return f"{re.sub(r'[-.]{2,}', '-', plain)[-80:].strip('-.')}-heads"
 
 
