@@ -43,7 +43,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def check(args: argparse.Namespace) -> None:
     """Refuse what cannot work."""
     if not args.folder.is_dir():
-        raise LoadError(f"There is no folder {args.folder}. Name one that `oattn analyze` or `oattn prune` wrote.")
+        raise LoadError(
+            f"There is no folder {args.folder}. Name one that `oattn analyze`, `oattn prune` or `oattn sweep` wrote."
+        )
     checks.repo_id(args.repo_id)
     if args.report is not None:
         checks.report(args.report)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from oattn_hub.cli import checks
 from oattn_hub.cli.terminal import add_json_flag, console, print_json, progress_bar
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from oattn_hub.sweep import Status, SweepResult
     from oattn_hub.sweep.jobs import HfJobs
     from oattn_hub.sweep.state import Options
@@ -43,6 +47,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_json_flag(parser)
 
 
+def check(args: argparse.Namespace) -> None:
+    """Refuse what cannot work."""
+    from oattn_hub.sweep import read_models
+
+    read_models(args.models)
+    checks.data(args.data)
+    checks.count(args.batches, "--batches")
+    checks.count(args.tokens, "--tokens", least=2)
+    checks.count(args.seed, "--seed", least=0)
+    checks.count(args.retries, "--retries", least=0)
+    checks.choice(args.kind, "--kind", ("probs", "scores", "logits"))
+
+
 def run(args: argparse.Namespace) -> int:
     """Sweep; exit code 1 if a model failed for good."""
     from oattn_hub.sweep import run_sweep
@@ -66,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
         )
     if args.json:
         print_json({"folder": str(result.folder), "models": [status.to_json() for status in result.statuses]})
-    _print(result)
+    _print(result, console(args.json))
     return 1 if result.count("failed") else 0
 
 
@@ -94,14 +111,12 @@ def _dry_run(args: argparse.Namespace, options: Options) -> int:
 def _tell(status: Status) -> None:
     details = {"done": f"{status.seconds:.1f} s", "failed": status.error, "running": f"job {status.remote_job}"}
     again = " (will be tried again)" if status.again else ""
-    words = f"{status.state:8} {status.model}  {details.get(status.state, '')}{again}"
-    console().print(words, markup=False, soft_wrap=True)
+    print(f"{status.state:8} {status.model}  {details.get(status.state, '')}{again}", file=sys.stderr, flush=True)
 
 
-def _print(result: SweepResult) -> None:
+def _print(result: SweepResult, screen: Console) -> None:
     from rich.table import Table
 
-    screen = console()
     columns, rows = result.leaderboard.table()
     table = Table(*columns)
     for row in rows[:_SHOWN]:

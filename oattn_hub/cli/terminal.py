@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from oattn_hub.cli.typed import typed_name
 from oattn_hub.progress import Progress
 
 if TYPE_CHECKING:
@@ -72,4 +73,5 @@ class _StageLines:
 
 def next_commands(*commands: str) -> None:
     """The last lines of a finished verb: what one would run now."""
-    console().print("next:", *commands, sep="\n  ", markup=False, soft_wrap=True)
+    typed = (f"{typed_name()}{command.removeprefix('oattn')}" for command in commands)
+    console().print("next:", *typed, sep="\n  ", markup=False, soft_wrap=True)

@@ -88,7 +88,9 @@ def test_the_real_client_installs_and_runs_it(home: Path, tmp_path: Path) -> Non
     assert "written by `hf oattn analyze` or `hf oattn prune`" in " ".join(helped.stdout.split())
     refused = _run([str(hf), "oattn", "compare", "nowhere", "nowhere"], _bare(home), tmp_path)
     assert (refused.returncode, refused.stdout) == (1, "")
-    assert refused.stderr.startswith("hf oattn: No report in nowhere")
+    assert refused.stderr.startswith(
+        "hf oattn: There is no report at nowhere. Name a folder that `hf oattn analyze` wrote"
+    )
     assert refused.stderr.count("\n") == 1
 
 
@@ -156,7 +158,7 @@ def test_errors_carry_the_name_that_was_typed(
     monkeypatch.delenv("OATTN_COMMAND", raising=False)
     monkeypatch.setattr(sys, "argv", [called])
     assert main(["compare", str(tmp_path / "a"), str(tmp_path / "b")]) == 1
-    assert capsys.readouterr().err.startswith(f"{name}: No report in")
+    assert capsys.readouterr().err.startswith(f"{name}: There is no report at")
     with pytest.raises(SystemExit):
         main(["compare"])
     assert capsys.readouterr().err.startswith(f"usage: {name} compare")
