@@ -27,7 +27,6 @@ from oattn_hub.versions import versions
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
-    from oattn_hub.attention.memory import BatchSink
     from oattn_hub.inputs import CalibrationInputs
     from oattn_hub.models.load import LoadedModel
 
@@ -147,11 +146,7 @@ class Analyzer:
     # The stages, each usable alone ------------------------------------------------------------------------------------
 
     def capture(
-        self,
-        loaded: LoadedModel,
-        inputs: CalibrationInputs,
-        folder: str | Path | BatchSink | None = None,
-        resume: bool = False,
+        self, loaded: LoadedModel, inputs: CalibrationInputs, folder: str | Path | None = None, resume: bool = False
     ) -> AttentionStore:
         """Run a loaded model on every input; the attention this analyzer needs is in the store."""
         from oattn_hub.attention import capture_inputs

@@ -20,7 +20,6 @@ from transformers import TrainerCallback
 from transformers.trainer_callback import CallbackHandler
 
 from oattn_hub.analyzer import Analyzer
-from oattn_hub.attention.memory import MemoryStore
 from oattn_hub.errors import InvalidInput
 from oattn_hub.files import read_json, write_json
 from oattn_hub.inputs import CalibrationInputs, calibration_inputs
@@ -135,8 +134,7 @@ class HeadWatch(TrainerCallback):
         if self._inputs is None:
             seed = self._analyzer.seed
             self._inputs = calibration_inputs(loaded, self._data, self._batches, self._tokens, seed)
-        store = MemoryStore()
-        self._analyzer.capture(loaded, self._inputs, store)
+        store = self._analyzer.capture(loaded, self._inputs)  # in a temporary folder, which goes away with the store
         return self._analyzer.report(store, self._analyzer.measure(store), "oattn_hub.HeadWatch")
 
     def _numbers(self, report: Report) -> dict[str, float]:
