@@ -72,8 +72,9 @@ def hub_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HubS
 
 def _point_client_to(url: str, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The client reads its environment when it is imported; in this process that may have been long ago."""
-    from huggingface_hub import constants
+    from huggingface_hub import constants, hf_api
 
+    monkeypatch.setattr(hf_api.api, "endpoint", url)  # the client behind the plain functions, create_repo and the like
     values = {
         "ENDPOINT": url,
         "HUGGINGFACE_CO_URL_TEMPLATE": url + "/{repo_id}/resolve/{revision}/{filename}",

@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--adapter", help="name of an adapter (see oattn adapters); default: found from the model")
     parser.add_argument("--seed", type=int, default=0, help="chooses the contexts")
     parser.add_argument("--resume", action="store_true", help="go on with a store that was cut short")
-    add_loading_arguments(parser)
+    add_loading_arguments(parser, dtype="--weights-dtype")
     add_json_flag(parser)
 
 

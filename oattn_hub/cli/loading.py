@@ -16,20 +16,20 @@ _NAMES = (
     "task",
     "device",
     "device_map",
-    "dtype",
     "offload_folder",
 )
 
 
-def add_loading_arguments(parser: argparse.ArgumentParser) -> None:
-    """Where the model comes from and what may be done to load it."""
+def add_loading_arguments(parser: argparse.ArgumentParser, dtype: str = "--dtype") -> None:
+    """Where the model comes from and what may be done to load it; ``dtype`` is the flag of the weights' format."""
     group = add_permission_arguments(parser)
     group.add_argument("--revision", help="branch, tag or commit on the Hub")
     group.add_argument("--gguf-file", help="which GGUF file, if the folder has several")
     group.add_argument("--task", help="which head to load instead of the model's own")
     group.add_argument("--device", help="where to put the model, e.g. cuda or mps")
     group.add_argument("--device-map", help="auto: let accelerate spread it over devices, memory and disk")
-    group.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), help="number format of the weights")
+    formats = ("float32", "bfloat16", "float16")
+    group.add_argument(dtype, dest="weights_dtype", choices=formats, help="number format of the weights")
     group.add_argument("--offload-folder", help="where accelerate puts what fits into no memory")
 
 
@@ -46,4 +46,5 @@ def add_permission_arguments(parser: argparse.ArgumentParser) -> argparse._Argum
 
 def loading_options(args: argparse.Namespace) -> dict[str, Any]:
     """The options that were given, by the names ``load_model`` and ``analyze`` know them."""
-    return {name: value for name in _NAMES if (value := getattr(args, name, None)) not in (None, False)}
+    given = {name: getattr(args, name, None) for name in _NAMES} | {"dtype": getattr(args, "weights_dtype", None)}
+    return {name: value for name, value in given.items() if value not in (None, False)}

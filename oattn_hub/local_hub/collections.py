@@ -59,7 +59,9 @@ def list_collections(hub: LocalHub, request: Request) -> Response:
     """The collections of an owner, or of all."""
     owners = request.query.get("owner")
     found = [entry for entry in _read(hub).values() if _may_read(entry, request.account)]
-    return Response(body=[entry for entry in found if owners is None or entry["owner"]["name"] in owners])
+    wanted = [entry for entry in found if owners is None or entry["owner"]["name"] in owners]
+    # the client counts the positions of a list itself, and takes none
+    return Response(body=[{key: value for key, value in entry.items() if key != "position"} for entry in wanted])
 
 
 @route("GET", f"/api/collections/{SLUG}")
