@@ -85,7 +85,7 @@ def test_the_real_client_installs_and_runs_it(home: Path, tmp_path: Path) -> Non
     # its environment is not on PATH: the extension finds the oattn beside the hf that runs
     helped = _run([str(hf), "oattn", "publish", "--help"], _bare(home), tmp_path)
     assert helped.stdout.startswith("usage: hf oattn publish")
-    assert "written by `hf oattn analyze` or `hf oattn prune`" in " ".join(helped.stdout.split())
+    assert "written by `hf oattn analyze`, `hf oattn prune` or `hf oattn sweep`" in " ".join(helped.stdout.split())
     refused = _run([str(hf), "oattn", "compare", "nowhere", "nowhere"], _bare(home), tmp_path)
     assert (refused.returncode, refused.stdout) == (1, "")
     assert refused.stderr.startswith(
