@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from oattn_hub.errors import HubError, InvalidInput
-from oattn_hub.files import folder_lock
 from oattn_hub.sweep.listing import ModelJob
 from oattn_hub.sweep.state import Options, Status, SweepFolder
 
@@ -50,7 +49,7 @@ class HfJobs:
         api = self._api()
         sweep = SweepFolder(root)
         for job in jobs:
-            with folder_lock(sweep.folder(job)):
+            with sweep.hold(job):
                 status = sweep.status(job)
                 try:
                     after = self._look(api, sweep, job, status) or self._submit(api, job, options, status)

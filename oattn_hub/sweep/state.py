@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from oattn_hub.codec import decode
 from oattn_hub.errors import InvalidInput, OattnError
-from oattn_hub.files import read_json, write_json
+from oattn_hub.files import folder_lock, read_json, write_json
 from oattn_hub.records import JsonRecord
 from oattn_hub.sweep.listing import ModelJob
 
@@ -72,6 +73,10 @@ class SweepFolder:
     def folder(self, job: ModelJob) -> Path:
         """Where a model's report is."""
         return self.root / job.name
+
+    def hold(self, job: ModelJob, wait: float | None = None) -> AbstractContextManager[None]:
+        """Have a model to oneself; a place beside its folder, which saving a report locks for itself."""
+        return folder_lock(self.root / ".running" / job.name, wait)
 
     def status(self, job: ModelJob) -> Status:
         """Where a model stands; a status that cannot be read counts as none, because the work can be done again."""

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from oattn_hub import errors
-from oattn_hub.files import folder_lock
 from oattn_hub.sweep.listing import ModelJob
 from oattn_hub.sweep.state import Options, Status, SweepFolder
 
@@ -48,14 +47,13 @@ def _end_with_parent() -> None:
 def work_on(root: Path, job: ModelJob, options: Options) -> Status:
     """Analyse one model into its folder; never raises but for an interrupt."""
     sweep = SweepFolder(root)
-    folder = sweep.folder(job)
     try:
-        with folder_lock(folder, wait=0):
+        with sweep.hold(job, wait=0):
             before = sweep.status(job)
             if before.state == "done":  # another sweep on this folder was faster
                 return before
             running = sweep.write(job, replace(before, state="running", tries=before.tries + 1, error=""))
-            return sweep.write(job, _try(job, options, folder, running))
+            return sweep.write(job, _try(job, options, sweep.folder(job), running))
     except errors.FolderInUse:
         return replace(sweep.status(job), state="busy")
     except errors.StorageError as error:

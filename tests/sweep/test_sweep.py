@@ -16,7 +16,6 @@ import pytest
 
 from oattn_hub.cli import main
 from oattn_hub.errors import InvalidInput, LoadError
-from oattn_hub.files import folder_lock
 from oattn_hub.report import Report
 from oattn_hub.sweep import Status, read_models, run_sweep
 from oattn_hub.sweep.engines import LocalEngine
@@ -104,17 +103,17 @@ def test_a_folder_keeps_its_options(make_model: MakeModel, tmp_path: Path) -> No
 
 def test_a_model_that_another_sweep_holds_is_left_alone(make_model: MakeModel, tmp_path: Path) -> None:
     lines = [str(make_model("a"))]
-    script = "import sys\nfrom pathlib import Path\nfrom oattn_hub.files import folder_lock\n"
-    script += "with folder_lock(Path(sys.argv[1])):\n  print('held', flush=True)\n  sys.stdin.read()"
-    folder = tmp_path / "out" / read_models(lines)[0].name
+    script = "import sys\nfrom oattn_hub.sweep import read_models\nfrom oattn_hub.sweep.state import SweepFolder\n"
+    script += "with SweepFolder(sys.argv[1]).hold(read_models(sys.argv[2:])[0]):\n"
+    script += "  print('held', flush=True)\n  sys.stdin.read()"
     with subprocess.Popen(
-        [sys.executable, "-c", script, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [sys.executable, "-c", script, str(tmp_path / "out"), *lines], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == b"held\n"
         assert run_sweep(lines, tmp_path / "out", InProcess(), SMALL).statuses[0].state == "waiting"
         holder.kill()
-    with folder_lock(folder, wait=5):  # a killed owner gives it back
+    with SweepFolder(tmp_path / "out").hold(read_models(lines)[0], wait=5):  # a killed owner gives it back
         pass
     assert run_sweep(lines, tmp_path / "out", InProcess(), SMALL).count("done") == 1
 
@@ -160,7 +159,7 @@ def test_a_sweep_that_is_killed_leaves_no_workers_and_goes_on(make_model: MakeMo
     process.send_signal(signal.SIGKILL)
     process.wait()
     for job in jobs:
-        with folder_lock(sweep.folder(job), wait=60):  # the worker ended with its parent
+        with sweep.hold(job, wait=60):  # the worker ended with its parent
             pass
     assert main(words) == 0
     assert [sweep.status(job).state for job in jobs] == ["done"] * 3
