@@ -8,7 +8,7 @@ import time
 from dataclasses import replace
 from multiprocessing import parent_process
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from oattn_hub import errors
 from oattn_hub.sweep.listing import ModelJob
@@ -73,6 +73,7 @@ def _try(job: ModelJob, options: Options, folder: Path, running: Status) -> Stat
 def _measure(job: ModelJob, options: Options, folder: Path) -> Report:
     from oattn_hub.analyzer import PAGE_FILE, analyze
 
+    loading: dict[str, Any] = {**job.loading, "trust_remote_code": options.trust_remote_code}
     report = analyze(
         job.model,
         options.data,
@@ -81,8 +82,7 @@ def _measure(job: ModelJob, options: Options, folder: Path) -> Report:
         options.kind,
         options.seed,
         None if options.evaluate else folder,
-        trust_remote_code=options.trust_remote_code,
-        **job.loading,
+        **loading,
     )
     if options.evaluate:
         from oattn_hub.pruning import evaluate
