@@ -80,7 +80,7 @@ def capture(
 def capture_inputs(
     loaded: LoadedModel,
     inputs: CalibrationInputs,
-    store: str | Path | None = None,
+    store: str | Path | BatchSink | None = None,
     kinds: Sequence[str] = ("probs",),
     *,
     progress: Progress = silent,
