@@ -132,6 +132,7 @@ def test_transformers_refuses_a_cut_checkpoint_without_its_code(published: Simpl
     from oattn_hub.hub import pull
 
     folder = pull("me/bert-cut", cache_dir=tmp_path, **published.place)
+    assert [path.name for path in folder.glob("*.py")] == ["modeling_pruned.py"]  # fetched, never run
     with pytest.raises(RuntimeError, match="size"):
         BertModel.from_pretrained(folder)
 
