@@ -49,6 +49,15 @@ def _code_of_these_tests_only(tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 
 @pytest.fixture(autouse=True)
+def _no_hooks_left_for_all_modules() -> Iterator[None]:
+    """A hook that watches every module of the process must not outlive the test that registered it."""
+    yield
+    from torch.nn.modules import module
+
+    assert not module._has_any_global_hook(), "a hook for all modules of the process was left behind"
+
+
+@pytest.fixture(autouse=True)
 def _stock_loads_in_this_process(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """A saved checkpoint is loaded without us here, not in a process of its own, which takes seconds each time.
 
