@@ -65,6 +65,8 @@ class ForwardHooks:
         """Take all hooks off; a second time does nothing."""
         for handle in self._handles:
             handle.remove()
+            # torch forgets to: a process would count as hooked for ever, and torch.compile warns of it
+            torch.nn.modules.module._global_forward_hooks_with_kwargs.pop(handle.id, None)
         self._handles.clear()
 
     def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
