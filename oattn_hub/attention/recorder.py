@@ -39,13 +39,16 @@ class HookHandle:
         store: Where the attention goes.
     """
 
-    def __init__(self, recorder: Recorder, store: Any) -> None:
+    def __init__(self, recorder: Recorder, batches: Batches, store: Any) -> None:
         self._recorder = recorder
+        self._batches = batches
         self.store = store
 
     def remove(self) -> None:
         """Take the hooks off; a second time does nothing."""
         self._recorder.detach()
+        if isinstance(self._batches, StoreWriter):
+            self._batches.release()
 
     def __enter__(self) -> Self:
         return self
@@ -84,7 +87,7 @@ def hook_model(
     )
     _refuse_compiled(adapter.model)
     batches, reader = _open_sink(store, info, resume)
-    return HookHandle(Recorder(adapter, batches, info, allow_partial), reader)
+    return HookHandle(Recorder(adapter, batches, info, allow_partial), batches, reader)
 
 
 def _identity(model: nn.Module) -> ModelInfo:

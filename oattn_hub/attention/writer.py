@@ -11,7 +11,7 @@ import json
 import shutil
 import struct
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from oattn_hub.attention.store import DTYPES, FORMAT_NAME, INDEX_NAME, SCHEMA, AttentionStore, StoreInfo
 from oattn_hub.errors import CaptureError, InvalidInput
-from oattn_hub.files import safe_name, storage_error, write_sealed
+from oattn_hub.files import folder_lock, safe_name, storage_error, write_sealed
 
 # A safetensors header gives the tensor's shape, which is known only when the last layer has run. Its place is kept
 # free with this many bytes; the format allows trailing spaces.
@@ -29,16 +29,23 @@ _HEADER_BYTES = 1024 - 8
 
 
 class StoreWriter:
-    """Creates a store, or goes on with one that was captured in the same way."""
+    """Creates a store, or goes on with one that was captured in the same way; nobody else can until :meth:`release`."""
 
     def __init__(self, folder: Path, info: StoreInfo, resume: bool) -> None:
         self.folder = folder
-        if (folder / INDEX_NAME).exists():
-            self._index = _reopen(folder, info, resume)
-        else:
-            self._index = {"format": FORMAT_NAME, "schema": SCHEMA, "info": info.to_json(), "batches": []}
-            write_sealed(folder / INDEX_NAME, self._index)
-        self.store = AttentionStore(folder, self._index)
+        with ExitStack() as held:
+            held.enter_context(folder_lock(folder, wait=0))
+            if (folder / INDEX_NAME).exists():
+                self._index = _reopen(folder, info, resume)
+            else:
+                self._index = {"format": FORMAT_NAME, "schema": SCHEMA, "info": info.to_json(), "batches": []}
+                write_sealed(folder / INDEX_NAME, self._index)
+            self.store = AttentionStore(folder, self._index)
+            self._held = held.pop_all()
+
+    def release(self) -> None:
+        """Let others write into the folder; a second time does nothing."""
+        self._held.close()
 
     def begin_batch(self) -> BatchWriter:
         """A writer for the next forward call; nothing of it counts before :meth:`finish_batch`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from torch import nn
 
 import oattn_hub as oh
 from oattn_hub.attention import MemoryStore
-from oattn_hub.errors import AdapterError, InvalidInput
+from oattn_hub.errors import AdapterError, FolderInUse, InvalidInput
 
 Built = tuple[nn.Module, dict[str, torch.Tensor]]
 
@@ -169,3 +170,25 @@ def test_hooks_of_others_still_run(bert: Built) -> None:
         output = model(**inputs)
     assert seen[0] is output
     theirs.remove()
+
+
+def test_two_captures_into_one_folder_do_not_mix(bert: Built, tmp_path: Path) -> None:
+    """The second says who holds the folder; when the first has ended, the folder can be written again."""
+    adapter = oh.adapt(bert[0])
+    with adapter.hook(tmp_path / "store"):
+        with pytest.raises(FolderInUse, match=f"is being written by process {os.getpid()}"):
+            adapter.hook(tmp_path / "store", resume=True)
+        with torch.no_grad():
+            bert[0](**bert[1])
+    with adapter.hook(tmp_path / "store", resume=True) as handle, torch.no_grad():
+        bert[0](**bert[1])
+    assert handle.store.n_batches == 2
+    assert not list((tmp_path / "store").glob(".*"))
+
+
+def test_a_capture_that_is_refused_leaves_the_folder_free(bert: Built, tmp_path: Path) -> None:
+    adapter = oh.adapt(bert[0])
+    adapter.hook(tmp_path / "store").remove()
+    for _ in range(2):
+        with pytest.raises(InvalidInput, match="already holds an attention store"):
+            adapter.hook(tmp_path / "store")
