@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import os
+import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from huggingface_hub import HfApi
+
+from oattn_hub import from_pretrained
+from oattn_hub.errors import OattnError
+from oattn_hub.local_hub import Handler, LocalHub
+from oattn_hub.report import Report
 
 ANALYZE = """
 import sys, torch
@@ -28,6 +36,29 @@ def counted(self, target):
         os.kill(os.getpid(), signal.SIGKILL)
     return replace(self, target)
 Path.replace = counted
+"""
+EVALUATE = """
+import sys, torch
+from oattn_hub.pruning import evaluate
+from oattn_hub.report import Report
+made = torch.Generator().manual_seed(2)
+batches = [{"input_ids": torch.randint(0, 64, (1, 12), generator=made)} for _ in range(8)]
+report = Report.load(sys.argv[1])
+report.with_evaluation(evaluate(report, sys.argv[2], ["weight"], data=batches, seeds=5)).save(sys.argv[1])
+"""
+HEAL = """
+import sys, torch
+from oattn_hub.pruning.heal import heal, open_pruned
+made = torch.Generator().manual_seed(3)
+batches = [{"input_ids": torch.randint(0, 64, (1, 12), generator=made)} for _ in range(24)]
+options = {"data": batches[:12], "calibration": batches[12:], "inputs": 8, "minutes": 0.05, "lengths": [12]}
+heal(open_pruned(sys.argv[1]), sys.argv[2], **options).save_pretrained(sys.argv[3])
+"""
+PUBLISH = """
+import os, sys
+os.environ["HF_ENDPOINT"] = sys.argv[2]
+from oattn_hub.cli import main
+sys.exit(main(["publish", sys.argv[1], "me/x", "--message", "Pruned", "--token", sys.argv[3]]))
 """
 PRUNE = """
 import sys
@@ -88,3 +119,69 @@ def test_two_prunes_into_one_folder_end_right_or_say_who_holds_it(bert_folder: P
     assert any(code == 0 for code, *_ in ends)
     assert all(code == 0 or "is being written by process" in err for code, _, err in ends)
     assert finished(start(LOAD, tmp_path, tmp_path / "out"))[0] == 0
+
+
+@pytest.mark.slow
+def test_an_evaluation_killed_at_any_file_leaves_a_report_that_loads(bert_folder: Path, tmp_path: Path) -> None:
+    finished(start(ANALYZE + "report.save(sys.argv[2])", tmp_path, bert_folder, tmp_path / "report"))
+    for kill_at in (1, 2, 3):
+        folder = tmp_path / f"report-{kill_at}"
+        shutil.copytree(tmp_path / "report", folder)
+        code, _, err = finished(start(EVALUATE, tmp_path, folder, bert_folder, kill_at=kill_at))
+        assert code == -signal.SIGKILL, (kill_at, err)
+        assert Report.load(folder).model == Report.load(tmp_path / "report").model
+    assert finished(start(EVALUATE, tmp_path, folder, bert_folder))[0] == 0
+    assert Report.load(folder).evaluation is not None
+    assert not list(folder.glob(".*"))
+
+
+@pytest.mark.slow
+def test_a_healing_killed_at_its_last_files_can_be_repeated(bert_folder: Path, tmp_path: Path) -> None:
+    pruned, healed = tmp_path / "pruned", tmp_path / "healed"
+    assert finished(start(PRUNE, tmp_path, bert_folder, pruned))[0] == 0
+    code, _, err = finished(start(HEAL, tmp_path, pruned, bert_folder, healed, kill_at=1))
+    assert code == -signal.SIGKILL, err
+    with pytest.raises(OattnError):
+        from_pretrained(healed)
+    from_pretrained(pruned)
+    code, _, err = finished(start(HEAL, tmp_path, pruned, bert_folder, healed))
+    assert code == 0, err
+    from_pretrained(healed)
+
+
+class KillingHandler(Handler):
+    """A local Hub's handler that ends the process which asks, before its n-th request is answered."""
+
+    victim: subprocess.Popen[str]
+    requests_left = 0
+
+    def do_GET(self) -> None:  # noqa: N802
+        KillingHandler.requests_left -= 1
+        if self.requests_left == 0:
+            self.victim.kill()
+            self.close_connection = True
+        else:
+            super().do_GET()
+
+    do_HEAD = do_POST = do_PUT = do_DELETE = do_GET  # noqa: N815
+
+
+@pytest.mark.slow
+def test_a_publish_killed_at_any_request_is_one_commit_or_none(bert_folder: Path, tmp_path: Path) -> None:
+    pruned = tmp_path / "pruned"
+    assert finished(start(PRUNE, tmp_path, bert_folder, pruned))[0] == 0
+    with LocalHub(tmp_path / "hub", handler=KillingHandler) as hub:
+        where = (hub.url, hub.store.accounts.ensure("me").token)
+        api = HfApi(*where)
+        for kill_at in (1, 2, 3, 4, 5):
+            KillingHandler.requests_left = kill_at
+            KillingHandler.victim = start(PUBLISH, tmp_path, pruned, *where)
+            code, out, err = finished(KillingHandler.victim)
+            assert code == -signal.SIGKILL or out, (kill_at, err)
+            commits = [c.title for c in api.list_repo_commits("me/x")] if api.repo_exists("me/x") else []
+            assert commits in ([], ["initial commit"], ["Pruned", "initial commit"]), kill_at
+        KillingHandler.requests_left = 0
+        code, _, err = finished(start(PUBLISH, tmp_path, pruned, *where))
+        assert code == 0, err
+        assert [c.title for c in api.list_repo_commits("me/x")] == ["Pruned", "initial commit"]
+        from_pretrained("me/x", endpoint=hub.url, token=where[1])
