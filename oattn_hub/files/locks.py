@@ -36,7 +36,7 @@ def folder_lock(folder: Path, wait: float | None = None) -> Iterator[None]:
 def _acquire(path: Path, folder: Path, wait: float | None) -> int:
     start = time.monotonic()
     while True:
-        with storage_errors(path):
+        with storage_errors(folder):
             path.parent.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         if _try_lock(descriptor) and _is_still(path, descriptor):

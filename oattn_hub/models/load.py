@@ -257,11 +257,15 @@ def _load_pruned(folder: Path) -> LoadedModel:
 
     if not any(folder.glob("*.safetensors")):
         raise LoadError(f"{folder} is a pruned checkpoint without safetensors. Save or download it again.")
-    loaded: Any = load_pruned(folder)
+    with _quiet():
+        loaded: Any = load_pruned(folder)
     model = loaded if isinstance(loaded, nn.Module) else loaded.model
     library = _library(model)
-    options = {"trust_remote_code": False}
-    processor = _processor(_modality(model, library), str(folder), options) if library == "transformers" else None
+    processor = None
+    if library == "transformers":
+        # the config at hand: the folder's own names a model type that transformers does not know, and warns of
+        options = {"trust_remote_code": False, "config": model.config}
+        processor = _processor(_modality(model, library), str(folder), options)
     return _describe(model, processor, public_name(str(folder)), content_fingerprint(folder), str(folder))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import oattn_hub as oh
 from oattn_hub.analysis import cache
 from oattn_hub.analyzer import analyze
 from oattn_hub.errors import CaptureError, StorageError
@@ -178,3 +180,34 @@ def test_a_full_disk_under_prune_is_one_sentence(
     monkeypatch.setattr(type(pruned.model), "save_pretrained", full)
     with pytest.raises(StorageError, match="No space left on device"):
         pruned.save_pretrained(tmp_path / "out")
+
+
+def test_a_read_only_disk_is_one_sentence_whatever_is_written(
+    home: Path, bert_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from oattn_hub.pruning import PruningPlan
+
+    report = run(str(bert_folder))
+    plan = PruningPlan.from_heads(str(bert_folder), [(0, 1)])
+    pruned = plan.apply(measure=False)
+    disk, mkdir = tmp_path / "disk", os.mkdir
+
+    def read_only(path: Any, *args: Any) -> None:
+        if Path(path).is_relative_to(disk):
+            raise OSError(errno.EROFS, "Read-only file system")
+        mkdir(path, *args)
+
+    monkeypatch.setattr(os, "mkdir", read_only)
+    monkeypatch.setenv("OATTN_HOME", str(disk / "home"))
+    writers: list[Callable[[], Any]] = [
+        lambda: report.save(disk / "report"),
+        lambda: report.write_page(disk / "new/page.html"),
+        lambda: report.save_figures(disk / "figures"),
+        lambda: oh.adapt(pruned.model).hook(disk / "store"),
+        lambda: plan.save(disk / "plans/plan.json"),
+        lambda: pruned.save_pretrained(disk / "pruned"),
+        lambda: run(str(bert_folder)),
+    ]
+    for write in writers:
+        with pytest.raises(StorageError, match=f"Could not write {disk}.*: Read-only file system"):
+            write()

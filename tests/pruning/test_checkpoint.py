@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import subprocess
 import sys
 from pathlib import Path
@@ -60,6 +61,21 @@ def test_loads_without_oattn_hub(tmp_path: Path) -> None:
     name, found = run_without_us(folder, "AutoModel", tmp_path)
     assert name == "BertModel"
     assert units_apart(found, hidden.flatten()[:200]) <= FEW_UNITS
+
+
+def test_our_loader_warns_of_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """transformers knows no "pruned_bert", and said so while it looked for a tokenizer."""
+    pruned_masked_lm(tmp_path)
+    capsys.readouterr()
+    warnings: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: warnings.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("transformers").addHandler(handler)
+    try:
+        load_model(tmp_path)
+    finally:
+        logging.getLogger("transformers").removeHandler(handler)
+    assert (warnings, capsys.readouterr().err) == ([], "")
 
 
 @pytest.mark.parametrize("auto", ["AutoModelForMaskedLM", "AutoModel", "AutoConfig"])
