@@ -107,18 +107,23 @@ class RayEngine:
     def run(self, root: Path, jobs: Sequence[ModelJob], options: Options) -> Iterator[tuple[ModelJob, Status]]:
         """Ray keeps its worker processes, so that they stay warm, and decides which job runs where."""
         ray = self._ray
-        if not ray.is_initialized():
+        ours = not ray.is_initialized()
+        if ours:
             cpus = {} if os.environ.get("RAY_ADDRESS") else {"num_cpus": self._workers}
             ray.init(include_dashboard=False, log_to_driver=False, **cpus)
-        task = ray.remote(max_retries=0)(work_on)  # tries are counted in the files
-        waiting = {task.options(**_reserved(job)).remote(root, job, options): job for job in jobs}
-        while waiting:
-            (ready,), _ = ray.wait(list(waiting), num_returns=1)
-            job = waiting.pop(ready)
-            try:
-                yield job, ray.get(ready)
-            except ray.exceptions.RayError as error:
-                yield job, _note_death(root, job, f"{_DIED}: {type(error).__name__}")
+        try:
+            task = ray.remote(max_retries=0)(work_on)  # tries are counted in the files
+            waiting = {task.options(**_reserved(job)).remote(root, job, options): job for job in jobs}
+            while waiting:
+                (ready,), _ = ray.wait(list(waiting), num_returns=1)
+                job = waiting.pop(ready)
+                try:
+                    yield job, ray.get(ready)
+                except ray.exceptions.RayError as error:
+                    yield job, _note_death(root, job, f"{_DIED}: {type(error).__name__}")
+        finally:
+            if ours:  # its daemons would live as long as this process
+                ray.shutdown()
 
 
 def _import_ray() -> Any:
