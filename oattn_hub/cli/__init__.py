@@ -23,6 +23,7 @@ _VERBS: dict[str, str] = {
     "heads": "oattn_hub.cli.heads",
     "compare": "oattn_hub.cli.compare",
     "evaluate": "oattn_hub.cli.evaluate",
+    "validate": "oattn_hub.cli.validate",
     "prune": "oattn_hub.cli.prune",
     "heal": "oattn_hub.cli.heal",
     "migrate": "oattn_hub.cli.migrate",

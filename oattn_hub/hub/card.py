@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from oattn_hub.report import Report
     from oattn_hub.report.evaluation import EvaluationSection
     from oattn_hub.report.records import HeadRecord
+    from oattn_hub.report.validation import ValidationSection
 
 _HUB_ID = re.compile(r"[\w-][\w.-]*/[\w.-]+", re.ASCII)
 DATASET = (
@@ -67,6 +68,7 @@ def _report_values(report: Report, figures: list[str], repo_id: str | None) -> d
         "evaluation": evaluation_values(report.evaluation, figures) if report.evaluation else None,
         "theory_findings": list(report.theory.findings) if report.theory else [],
         "theory_figures": section_figures("theory", figures),
+        "validation": validation_values(report.validation, figures) if report.validation else None,
         "guessed": words.guessed(report),
         "place": repo_id or ".",
         "provenance": report_provenance(report),
@@ -136,6 +138,13 @@ def evaluation_values(section: EvaluationSection, figures: Iterable[str]) -> dic
         "rows": rows,
         "figures": section_figures("evaluation", figures),
     }
+
+
+def validation_values(section: ValidationSection, figures: Iterable[str]) -> dict[str, Any]:
+    """What the template needs of a validation."""
+    columns, rows = section.table()
+    own = section_figures("validation", figures)
+    return {"findings": section.findings, "columns": columns, "rows": rows, "figures": own}
 
 
 def base_metadata(model: ModelInfo) -> dict[str, Any]:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from oattn_hub.pruning.reload import load_pruned as load_pruned
     from oattn_hub.pruning.reload import read_manifest as read_manifest
     from oattn_hub.pruning.scores import list_scores as list_scores
+    from oattn_hub.pruning.validation import validate as validate
 
 # public name -> module that defines it
 _EXPORTS = {
@@ -31,6 +32,7 @@ _EXPORTS = {
     "migrate": "oattn_hub.pruning.migration",
     "plan_from_report": "oattn_hub.pruning.planning",
     "read_manifest": "oattn_hub.pruning.reload",
+    "validate": "oattn_hub.pruning.validation",
 }
 
 __all__ = [*_EXPORTS]

@@ -12,7 +12,7 @@ import tempfile
 import webbrowser
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,11 +42,13 @@ _VERDICTS = (None, GO, STAY, UNSURE)
 
 @dataclass(frozen=True)
 class PageSection:
-    """A section of findings with still figures."""
+    """A section of findings with still figures and, where there is one, a table: its columns, then its rows."""
 
     title: str
     findings: list[str]
     figures: list[Still]
+    columns: list[str] = field(default_factory=list)
+    rows: list[list[str]] = field(default_factory=list)
 
 
 def write_page(report: Report, path: Path) -> Path:
@@ -117,10 +119,14 @@ def _evaluation_words(section: EvaluationSection) -> dict[str, Any]:
 
 
 def _sections(report: Report) -> list[PageSection]:
-    if report.theory is None:
-        return []
-    figures = stills(section_figures("theory", report.theory))
-    return [PageSection("Theory", report.theory.findings, figures)]
+    sections = []
+    if report.validation is not None:
+        figures = stills(section_figures("validation", report.validation))
+        sections.append(PageSection("Validation", report.validation.findings, figures, *report.validation.table()))
+    if report.theory is not None:
+        figures = stills(section_figures("theory", report.theory))
+        sections.append(PageSection("Theory", report.theory.findings, figures))
+    return sections
 
 
 # ---------------------------------------------------------------- what the scripts draw from

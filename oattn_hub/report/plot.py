@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from oattn_hub.report.evaluation import EvaluationSection
     from oattn_hub.report.report import Report
     from oattn_hub.report.theory import TheorySection
+    from oattn_hub.report.validation import ValidationSection
 
 Drawing = Callable[..., Any]  # draw(ax, theme=…)
 
@@ -166,6 +167,7 @@ def planned_figures(report: Report) -> list[PlannedFigure]:
         own = _group_figures(group, report.settings.kind, found)
         planned += [replace(figure, name=figure.name + suffix) for figure in own]
     planned += section_figures("theory", report.theory)
+    planned += section_figures("validation", report.validation)
     return [*planned, *evaluation_figures(report.evaluation)]
 
 
@@ -189,7 +191,7 @@ def evaluation_figures(section: EvaluationSection | None) -> list[PlannedFigure]
     ]
 
 
-def section_figures(title: str, section: TheorySection | Comparison | None) -> list[PlannedFigure]:
+def section_figures(title: str, section: TheorySection | ValidationSection | Comparison | None) -> list[PlannedFigure]:
     """The figures of a report's section: one for each of its ``draw_*`` methods."""
     names = sorted(name for name in dir(section) if name.startswith("draw_"))
     return [

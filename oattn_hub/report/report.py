@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from oattn_hub.report.evaluation import EvaluationSection
     from oattn_hub.report.plot import ReportPlots
     from oattn_hub.report.theory import TheorySection
+    from oattn_hub.report.validation import ValidationSection
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,6 +39,7 @@ class Report:
     evaluation: EvaluationSection | None = field(default=None, repr=False)
     removal: Removal | None = field(default=None, repr=False)
     contexts: tuple[Context, ...] = field(default=(), repr=False)
+    validation: ValidationSection | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         if not self.groups:
@@ -86,6 +88,10 @@ class Report:
     def with_evaluation(self, section: EvaluationSection) -> Self:
         """This report with an evaluation section."""
         return replace(self, evaluation=section)
+
+    def with_validation(self, section: ValidationSection) -> Self:
+        """This report with a validation section."""
+        return replace(self, validation=section)
 
     def with_plan(self, plan: PruningPlan) -> Self:
         """This report with the heads and the cost of a plan, which is what it then answers first."""
@@ -177,6 +183,12 @@ class Report:
         from oattn_hub.pruning import plan_from_report
 
         return plan_from_report(self, *args, **kwargs)
+
+    def validate(self, *args: Any, **kwargs: Any) -> Self:
+        """This report put to the test, with the result in ``validation``; see :func:`oattn_hub.pruning.validate`."""
+        from oattn_hub.pruning import validate
+
+        return self.with_validation(validate(self, *args, **kwargs))
 
     def push_to_hub(self, repo_id: str, **options: Any) -> Any:
         """Publish the report; see :func:`oattn_hub.hub.push_report`."""

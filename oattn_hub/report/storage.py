@@ -114,6 +114,7 @@ def _to_parts(report: Report) -> tuple[dict[str, Any], dict[str, Array]]:
         "evaluation": report.evaluation.to_json() if report.evaluation else None,
         "removal": report.removal.to_json() if report.removal else None,
         "contexts": [context.to_json() for context in report.contexts],
+        "validation": report.validation.to_json() if report.validation else None,
     }
     return document, tensors
 
@@ -133,6 +134,7 @@ def _from_parts(document: dict[str, Any], tensors: dict[str, Array], run: dict[s
         "evaluation": _read_evaluation(document.get("evaluation")),
         "removal": Removal.from_json(document["removal"]) if document.get("removal") else None,
         "contexts": tuple(Context.from_json(context) for context in document.get("contexts", ())),
+        "validation": _read_validation(document.get("validation")),
     }
 
 
@@ -150,3 +152,11 @@ def _read_evaluation(value: Any) -> Any:
     from oattn_hub.report.evaluation import EvaluationSection
 
     return EvaluationSection.from_json(value)
+
+
+def _read_validation(value: Any) -> Any:
+    if value is None:
+        return None
+    from oattn_hub.report.validation import ValidationSection
+
+    return ValidationSection.from_json(value)

@@ -29,6 +29,12 @@ BAD = {
         "REPORT --tokens 0", "REPORT --seeds 0", "REPORT --seeds 4", "REPORT --seed -1", "REPORT --data nowhere.txt",
         "REPORT --data EMPTY", "REPORT --scores nonsense", "REPORT --scores ''", "REPORT --model ./nowhere",
     ],
+    "validate": [
+        "nowhere", "FULL", "FILE", "REPORT --batches 3", "REPORT --batches x", "REPORT --draws 4", "REPORT --inputs 1",
+        "REPORT --seed -1", "REPORT --remove ''", "REPORT --remove 0", "REPORT --remove 5-1", "REPORT --remove 1-",
+        "REPORT --remove x", "REPORT --domains ''", "REPORT --domains nowhere.txt", "REPORT --domains EMPTY",
+        "REPORT --domains ,", "REPORT --model ./nowhere",
+    ],
     "prune": [
         "nowhere", "FULL", "REPORT", "REPORT --budget 200%", "REPORT --budget -1%", "REPORT --budget x",
         "REPORT --budget nan", "REPORT --budget ''", "REPORT --fraction 1.5", "REPORT --fraction -0.1",
