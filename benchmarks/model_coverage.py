@@ -3,6 +3,8 @@
     python benchmarks/model_coverage.py [--only PATTERN] [--library transformers|timm] [--json FILE] [--out FILE]
 
 Truth for capture: the same weights with eager attention and ``output_attentions``. Truth for a cut: the masked model.
+Truth for a saved checkpoint: the cut model in memory. Results are lines of the JSON file; a run that was stopped goes
+on where it was.
 """
 
 from __future__ import annotations
@@ -15,13 +17,19 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import warnings
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
-SECONDS = 40
+SECONDS = 40  # of work for one type
+MEMORY = 8 << 30  # bytes of address space
+
+
+class OutOfTime(BaseException):
+    """A type took too long; not an Exception, since those are caught on the way."""
 
 
 def tensors(output: Any) -> list[Any]:
@@ -59,6 +67,7 @@ def captured(model: Any, inputs: dict[str, Any], result: dict[str, Any]) -> Any:
     result["bit_identical"] = all(same)
     result["adapter"] = oh.adapt(model).name
     result["layers"] = len(oh.adapt(model).sites)
+    result["left_out"] = len(oh.adapt(model).left_out)
     return store
 
 
@@ -100,7 +109,7 @@ def _flat(value: Any) -> list[Any]:
     return [leaf for entry in value or () for leaf in _flat(entry)]
 
 
-def cut_and_compared(model: Any, inputs: dict[str, Any]) -> str:
+def cut_and_compared(model: Any, inputs: dict[str, Any], result: dict[str, Any]) -> str:
     """Cut a head of every layer with several, and compare with the masked model."""
     import torch
 
@@ -111,16 +120,40 @@ def cut_and_compared(model: Any, inputs: dict[str, Any]) -> str:
     if not sites:
         return "no layer has several heads"
     heads = [(site.layer, site.n_heads - 1) for site in sites]
-    plan = oh.PruningPlan.from_heads(model, heads)
-    smaller = plan.apply(model, inputs=[inputs], measure=False).model
+    before = weights_of(model)
+    try:
+        smaller = oh.PruningPlan.from_heads(model, heads).apply(model, inputs=[inputs], measure=False)
+    finally:
+        result["left_as_it_was"] = weights_of(model) == before
     with torch.no_grad():
         plain = call(model, inputs)
         with masked(model, heads):
             expected = call(model, inputs)
-        found = call(smaller, inputs)
+        found = call(smaller.model, inputs)
     if difference(plain, expected) == 0:
         return "masking changes nothing"
+    result["reloaded"] = attempt(lambda: reloaded_and_compared(smaller, inputs))
     return "equal" if difference(expected, found) <= 1e-4 else f"differs by {difference(expected, found):.2g}"
+
+
+def weights_of(model: Any) -> dict[str, tuple[Any, ...]]:
+    """Shape, version and a sum of every parameter: what a cut that failed must not have touched."""
+    return {name: (tuple(p.shape), float(p.detach().double().nansum())) for name, p in model.named_parameters()}
+
+
+def reloaded_and_compared(pruned: Any, inputs: dict[str, Any]) -> str:
+    """Save a cut model, load it again, and compare the outputs."""
+    import torch
+
+    import oattn_hub as oh
+
+    with tempfile.TemporaryDirectory() as folder:
+        pruned.save_pretrained(f"{folder}/cut", verify=False)
+        again = oh.from_pretrained(f"{folder}/cut")
+        again = getattr(again, "model", again) if not isinstance(again, type(pruned.model)) else again
+    with torch.no_grad():
+        worst = difference(call(pruned.model, inputs), call(again.eval(), inputs))
+    return "equal" if worst <= 1e-5 else f"differs by {worst:.2g}"
 
 
 def measure(kind: str, name: str) -> dict[str, Any]:
@@ -131,20 +164,13 @@ def measure(kind: str, name: str) -> dict[str, Any]:
     try:
         model, inputs = build(name) if kind == "transformers" else build_timm(name)
     except Exception as error:
-        return {**result, "built": f"{type(error).__name__}: {error}"[:200]}
+        return {**result, "built": f"{type(error).__name__}: {error}"[:300]}
     result.update(built="yes", architecture=type(model).__name__, inputs=sorted(inputs))
-    for step, run in (
-        ("captured", lambda: captured(model, inputs, result)),
-        ("verified", lambda: verified(model, inputs, result["store"])),
-        ("cut", lambda: cut_and_compared(model, inputs)),
-    ):
-        result[step] = attempt(run)
-        if step == "captured":
-            result["store"] = result[step]
-            if isinstance(result[step], str):
-                break
-            result[step] = "yes"
-    result.pop("store", None)
+    stores: list[Any] = []
+    result["captured"] = attempt(lambda: stores.append(captured(model, inputs, result)) or "yes")
+    if stores:
+        result["verified"] = attempt(lambda: verified(model, inputs, stores[0]))
+        result["cut"] = attempt(lambda: cut_and_compared(model, inputs, result))
     return result
 
 
@@ -162,22 +188,25 @@ def attempt(run: Any) -> Any:
 
 def _worker(names: list[tuple[str, str]]) -> None:
     """Measure some types in this process, a line of JSON for each."""
+    import resource
+
     import torch
     import transformers
 
     warnings.filterwarnings("ignore")
     transformers.logging.set_verbosity_error()
     torch.set_num_threads(1)
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
 
     def stop(*_: Any) -> None:
-        raise TimeoutError(f"longer than {SECONDS} s")
+        raise OutOfTime(f"longer than {SECONDS} s")
 
     signal.signal(signal.SIGPROF, stop)  # seconds of work, not of the clock: the machine may be busy
     for kind, name in names:
         signal.setitimer(signal.ITIMER_PROF, SECONDS)
         try:
             result = measure(kind, name)
-        except TimeoutError as error:
+        except OutOfTime as error:
             result = {"library": kind, "name": name, "built": str(error)}
         finally:
             signal.setitimer(signal.ITIMER_PROF, 0)
@@ -194,31 +223,50 @@ def all_names(library: str, pattern: str) -> list[tuple[str, str]]:
     return [(kind, name) for kind, name in found if any(fnmatch.fnmatch(name, part) for part in pattern.split(","))]
 
 
-def run_all(names: list[tuple[str, str]]) -> list[dict[str, Any]]:
-    """Measure in a process of its own; a type that kills it is noted, and the next process goes on after it."""
-    results: list[dict[str, Any]] = []
-    while len(results) < len(names):
-        command = [sys.executable, __file__, "--worker", json.dumps(names[len(results) :])]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        with subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment
-        ) as worker:
-            assert worker.stdout is not None
-            for line in worker.stdout:
-                if line.startswith("{"):
-                    results.append(json.loads(line))
-                    print(summary(results[-1]), file=sys.stderr, flush=True)
-        if len(results) < len(names):
-            kind, name = names[len(results)]
-            results.append({"library": kind, "name": name, "built": "the process died"})
-    return results
+PER_PROCESS = 25  # types measured by one process: memory and imported modules add up
+
+
+def run_all(names: list[tuple[str, str]], file: Path) -> list[dict[str, Any]]:
+    """Measure what the file has no line for yet, in processes of their own; a type that kills one is noted."""
+    results = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+    done = {(result["library"], result["name"]) for result in results}
+    left = [name for name in names if tuple(name) not in done]
+    with file.open("a") as log:
+        while left:
+            found = _measured_apart(left[:PER_PROCESS])
+            if len(found) < len(left[:PER_PROCESS]):
+                kind, name = left[len(found)]
+                found.append({"library": kind, "name": name, "built": "the process died"})
+            log.writelines(json.dumps(result) + "\n" for result in found)
+            log.flush()
+            results += found
+            left = left[len(found) :]
+    wanted = {tuple(name) for name in names}
+    return sorted((r for r in results if (r["library"], r["name"]) in wanted), key=lambda r: (r["library"], r["name"]))
+
+
+def _measured_apart(names: list[tuple[str, str]]) -> list[dict[str, Any]]:
+    found = []
+    command = [sys.executable, __file__, "--worker", json.dumps(names)]
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    ) as worker:
+        assert worker.stdout is not None
+        for line in worker.stdout:
+            if line.startswith("{"):
+                found.append(json.loads(line))
+                print(summary(found[-1]), file=sys.stderr, flush=True)
+    return found
 
 
 def summary(result: dict[str, Any]) -> str:
     """One line about one type."""
-    return " | ".join(
-        str(result.get(key, ""))[:120] for key in ("name", "adapter", "built", "captured", "verified", "cut")
-    )
+    steps = ("name", "adapter", "built", "captured", "verified", "cut", "reloaded")
+    return " | ".join(str(result.get(step, ""))[:120] for step in steps)
 
 
 def main() -> None:
@@ -226,16 +274,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="*")
     parser.add_argument("--library", default="both")
-    parser.add_argument("--json")
+    parser.add_argument("--json", type=Path)
     parser.add_argument("--out")
     parser.add_argument("--worker")
     args = parser.parse_args()
     if args.worker:
         _worker(json.loads(args.worker))
         return
-    results = run_all(all_names(args.library, args.only))
-    if args.json:
-        Path(args.json).write_text(json.dumps(results, indent=1))
+    with tempfile.TemporaryDirectory() as folder:
+        results = run_all(all_names(args.library, args.only), args.json or Path(folder, "results.jsonl"))
     if args.out:
         Path(args.out).write_text(table(results))
     print(totals(results))

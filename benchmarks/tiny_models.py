@@ -6,7 +6,9 @@ as well. What cannot be built this way is reported as such and counts neither fo
 
 from __future__ import annotations
 
+import importlib
 import inspect
+import itertools
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -40,6 +42,10 @@ _SIZES: list[tuple[str, int]] = [
     (r"max_position_embeddings|n_positions|max_(source|target)_positions|n_ctx|max_seq(uence)?_len(gth)?", 64),
     (r"num_queries|num_latents|num_query_tokens", 6),
 ]
+# settings without a default
+_SERIES = {"prediction_length": 6, "context_length": 12, "lags_sequence": [1, 2]}
+_NEEDED = {"autoformer": _SERIES, "informer": _SERIES, "time_series_transformer": _SERIES}
+_ORIGINALS = ("num_hidden_layers", "hidden_size", "num_attention_heads")
 _LISTS = [
     (r".*heads.*", HEADS),
     (r"depths|.*num_blocks|.*layers.*|.*blocks", 1),
@@ -51,31 +57,46 @@ _TABLES = ("MODEL", "MODEL_FOR_PRETRAINING", "MODEL_FOR_CAUSAL_LM", "MODEL_FOR_S
 _FEATURES = ("num_mel_bins", "feature_size", "input_feat_per_channel", "input_dim", "feature_projection_input_dim")
 
 
-def shrink(config: Any) -> Any:
-    """Make every part of a config tiny, in place."""
-    layers = _old_layers(config)
+def shrunk(config: Any) -> dict[str, Any]:
+    """The settings of a config that a tiny model has otherwise; parts are configs again."""
+    layers, width, heads = (int(getattr(config, name, 0) or 0) for name in _ORIGINALS)
     special = iter(range(3, FIRST_WORD))
+    found: dict[str, Any] = {}
     for name, value in list(vars(config).items()):
         if hasattr(value, "to_dict") and hasattr(value, "model_type"):
-            shrink(value)
+            found[name] = tiny(value)
         elif name.endswith(("_token_id", "_token_index", "_token_ids")) and isinstance(value, int):
-            _set(config, name, next(special))
+            found[name] = next(special)
         elif isinstance(value, bool) or name.startswith("_"):
             continue
         elif isinstance(value, int):
-            size = next((size for pattern, size in _SIZES if re.fullmatch(pattern, name)), -1)
+            unknown = WIDTH if value == width else -1
+            size = next((size for pattern, size in _SIZES if re.fullmatch(pattern, name)), unknown)
+            if re.fullmatch(_SIZES[1][0], name) and value == heads:  # not grouped: as many as queries
+                size = HEADS
             if size > 0 and value > 0:
-                _set(config, name, min(value, size))
+                found[name] = min(value, size)
         elif isinstance(value, list | tuple) and value:
-            _set(config, name, _short_list(name, value, layers))
+            found[name] = _short_list(name, value, layers)
     for name, token in (("pad_token_id", 0), ("bos_token_id", 1), ("eos_token_id", 2), ("decoder_start_token_id", 1)):
         if hasattr(config, name):
-            _set(config, name, token)
+            found[name] = token
+    if isinstance(kinds := found.get("layer_types"), list):
+        found["num_hidden_layers"] = len(kinds)
+    return {name: value for name, value in found.items() if value is not getattr(config, name)}
+
+
+def tiny(config: Any, made: bool = True) -> Any:
+    """A tiny config: ``made`` anew, so that what its class derives fits, or the given one with other values."""
+    changes = shrunk(config)
+    if made:
+        try:
+            return type(config)(**changes)
+        except Exception:  # a class may refuse what it derives itself
+            pass
+    for name, value in changes.items():
+        _set(config, name, value)
     return config
-
-
-def _old_layers(config: Any) -> int:
-    return int(getattr(config, "num_hidden_layers", 0) or 0)
 
 
 def _set(config: Any, name: str, value: Any) -> None:
@@ -103,54 +124,84 @@ def _short_list(name: str, value: Any, layers: int) -> Any:
     return value if size < 0 else kind(min(entry, size) for entry in value)
 
 
-def tiny_config(model_type: str) -> Any:
-    """The config of a model type, shrunk."""
+def tiny_config(model_type: str, made: bool = True) -> Any:
+    """The config of a model type, shrunk; see :func:`tiny`."""
     from transformers import CONFIG_MAPPING
 
-    config = shrink(CONFIG_MAPPING[model_type]())
-    kinds = getattr(config, "layer_types", None)
-    if isinstance(kinds, list):
-        _set(config, "num_hidden_layers", len(kinds))
-    return config
+    return tiny(CONFIG_MAPPING[model_type](**_NEEDED.get(model_type, {})), made)
 
 
 def model_classes(model_type: str) -> Iterator[Any]:
-    """The classes that may build a type, the base model first."""
+    """The classes that may build a type: those of the auto classes, the base model first, then any with its config."""
     import transformers
-    from transformers import CONFIG_MAPPING
+    from transformers import CONFIG_MAPPING, PreTrainedModel
     from transformers.models.auto import modeling_auto
 
+    config_class, seen = CONFIG_MAPPING[model_type], set()
     for table in _TABLES:
         mapping = getattr(modeling_auto, f"{table}_MAPPING", None) or getattr(transformers, f"{table}_MAPPING", None)
         try:
-            found = mapping[CONFIG_MAPPING[model_type]]
+            found = mapping[config_class]
         except (KeyError, TypeError, ImportError, AttributeError):
             continue
-        yield from found if isinstance(found, tuple) else (found,)
+        for model_class in found if isinstance(found, tuple) else (found,):
+            seen.add(model_class)
+            yield model_class
+    code = importlib.import_module(config_class.__module__.replace(".configuration_", ".modeling_"))
+    models = [each for each in vars(code).values() if isinstance(each, type) and issubclass(each, PreTrainedModel)]
+    for model_class in models:
+        whole = model_class.config_class is config_class and not model_class.__name__.endswith("PreTrainedModel")
+        if whole and model_class not in seen:
+            yield model_class
 
 
 def build(model_type: str, attn: str | None = None) -> tuple[nn.Module, Inputs]:
-    """A tiny model with random weights and inputs that it takes; raises the last reason if there are none."""
-    reason: Exception = ValueError("no model class")
-    for model_class in model_classes(model_type):
+    """A tiny model with random weights and inputs that it takes; raises the first reason if there are none."""
+    reasons: list[Exception] = []
+    for model_class, made in itertools.product(model_classes(model_type), (True, False)):
         try:
             torch.manual_seed(0)
-            config = tiny_config(model_type)
+            config = tiny_config(model_type, made)
             if attn is not None:
                 config._attn_implementation = attn
             model = randomised(model_class(config).float().eval())
         except Exception as error:  # a shrunk config may break anything
-            reason = error
+            reasons.append(error)
             continue
         for inputs in inputs_for(model, config):
             try:
-                with torch.no_grad():
-                    model(**inputs)
+                return model, runnable(model, config, inputs)
             except Exception as error:
-                reason = error
-            else:
-                return model, inputs
-    raise reason
+                reasons.append(error)
+    raise reasons[0] if reasons else ValueError("no model class")
+
+
+def runnable(model: nn.Module, config: Any, inputs: Inputs) -> Inputs:
+    """The inputs, with as many placeholders for an image or a sound as the model says that it needs."""
+    for _ in range(3):
+        try:
+            with torch.no_grad():
+                model(**inputs)
+            return inputs
+        except Exception as error:
+            wanted = re.search(r"(\w+) features and.*features:? ?(?:torch.Size\(\[)?(\d+)", str(error), re.DOTALL)
+            if wanted is None or "input_ids" not in inputs:
+                raise
+            inputs = _with_places(config, inputs, wanted[1].lower(), int(wanted[2]))
+    raise ValueError("placeholders do not fit")
+
+
+def _with_places(config: Any, inputs: Inputs, kind: str, count: int) -> Inputs:
+    names = [f"{word}_token_{end}" for word in (kind, "image", "audio", "video") for end in ("id", "index")]
+    token = next(value for name in names if isinstance(value := getattr(config, name, None), int))
+    ids = inputs["input_ids"]
+    ids = torch.cat([ids[:, :1], torch.full((1, count), token), ids[:, -6:]], 1)
+    found = {**inputs, "input_ids": ids}
+    if "attention_mask" in inputs:
+        found["attention_mask"] = torch.ones_like(ids)
+    if "mm_token_type_ids" in inputs:
+        found["mm_token_type_ids"] = (ids == token).long()
+    return found
 
 
 def randomised(model: nn.Module) -> nn.Module:
@@ -165,36 +216,65 @@ def randomised(model: nn.Module) -> nn.Module:
 
 
 def inputs_for(model: nn.Module, config: Any) -> Iterator[Inputs]:
-    """Inputs that a model of this signature may take, likely ones first."""
+    """Inputs that a model of this signature may take, those that use most of it first."""
     names = set(inspect.signature(model.forward).parameters)
-    main = getattr(model, "main_input_name", "input_ids")
     torch.manual_seed(1)
+    text, decoder = _text(names), _decoder(names)
+    media = list(_media(model, config, names))
+    if text:
+        for one in media:
+            yield {**one, **text, **decoder}
+        yield {**text, **decoder}
+        yield text
+    for one in media:
+        yield {**one, **decoder}
+        yield one
+
+
+def _text(names: set[str]) -> Inputs:
     ids = torch.randint(FIRST_WORD, VOCABULARY - 1, (1, TOKENS))
     text: Inputs = {"input_ids": ids} if "input_ids" in names else {}
     if "attention_mask" in names and text:
         text["attention_mask"] = torch.ones_like(ids)
-    decoder: Inputs = {"decoder_input_ids": ids[:, :7]} if "decoder_input_ids" in names else {}
+    if "mm_token_type_ids" in names and text:
+        text["mm_token_type_ids"] = torch.zeros_like(ids)
     if "bbox" in names:
         text["bbox"] = torch.randint(0, 50, (1, TOKENS, 4)).sort(-1).values
-    images = [
-        {"pixel_values": torch.rand(1, channels, size, size)} for size in _image_sizes(config) for channels in (3, 1)
-    ]
-    if text:
-        yield {**text, **decoder}
-        yield text
+    return text
+
+
+def _decoder(names: set[str]) -> Inputs:
+    return {"decoder_input_ids": torch.arange(FIRST_WORD, FIRST_WORD + 7)[None]} if "decoder_input_ids" in names else {}
+
+
+def _media(model: nn.Module, config: Any, names: set[str]) -> Iterator[Inputs]:
+    """Images, patches, sounds, videos and series, by the names of the arguments."""
+    main = getattr(model, "main_input_name", "input_ids")
+    for grid, pixels in (("image_grid_thw", "pixel_values"), ("grid_thw", "hidden_states")):
+        if grid in names and pixels in names:
+            yield _patches(config, grid, pixels)
     if "pixel_values" in names or main == "pixel_values":
-        for image in images:
-            yield {**image, **text}
-            yield image
-            yield {**image, **decoder}
-        yield {"pixel_values": torch.rand(1, 2, 3, 32, 32)}
-    for name in ("input_features", "input_values", main):
-        if name in names and name not in ("input_ids", "pixel_values"):
-            for shape in _audio_shapes(config):
-                yield {name: torch.randn(shape), **decoder}
-                yield {name: torch.randn(shape), **text}
+        for size in _image_sizes(config):
+            for shape in ((1, 3, size, size), (1, 1, size, size), (1, 1, 3, size, size), (1, 2, 3, size, size)):
+                yield {"pixel_values": torch.rand(shape)}
+    audio = [name for name in names if name in ("input_features", "input_values", "audio_values", main)]
+    for name in audio:
+        if name not in ("input_ids", "pixel_values", "pixel_values_videos"):
+            yield from ({name: torch.randn(shape)} for shape in _audio_shapes(config))
     if "pixel_values_videos" in names:
         yield {"pixel_values_videos": torch.rand(1, 4, 3, 32, 32)}
+    if "inputs_embeds" in names or "hidden_states" in names:
+        name = "inputs_embeds" if "inputs_embeds" in names else "hidden_states"
+        width = getattr(config, "hidden_size", WIDTH)
+        yield {name: torch.randn(1, TOKENS, width)}
+
+
+def _patches(config: Any, grid: str, pixels: str) -> Inputs:
+    """An image as a list of patches, as Qwen-VL and others take it."""
+    vision = getattr(config, "vision_config", config)
+    patch, time = getattr(vision, "patch_size", 8), getattr(vision, "temporal_patch_size", 1) or 1
+    channels = getattr(vision, "in_channels", None) or getattr(vision, "num_channels", 3)
+    return {pixels: torch.rand(16, channels * time * patch * patch), grid: torch.tensor([[1, 4, 4]])}
 
 
 def _image_sizes(config: Any) -> list[int]:
