@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 from oattn_hub.adapters.guess import guess_kv_heads, guess_layout, guess_output
 from oattn_hub.adapters.layout import HeadLayout
 from oattn_hub.adapters.learned import Learned, learned_about
-from oattn_hub.adapters.site import COPIES, MASKED_BELOW, AttentionSite
+from oattn_hub.adapters.site import COPIES, MASKED_BELOW, AttentionSite, find_below
 from oattn_hub.errors import AdapterError
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ class Adapter:
         group = _first_match(name, self.groups)
         n_heads = len(copies["places"]) if (copies := getattr(module, COPIES, None)) else self.n_heads(module)
         layout, n_kv_heads = self._described(group, kind), self.n_kv_heads(module)
-        if layout is None:
+        if layout is None or find_below(module, layout.output.path) is None:  # a class of the family built otherwise
             layout = guess_layout(module, n_heads)
             n_kv_heads = guess_kv_heads(module, layout, n_heads) or n_kv_heads
         site = AttentionSite(

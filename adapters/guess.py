@@ -35,10 +35,17 @@ _ROLES = {
     "qk": r"to_qk|qk|qk_?(proj|linear|net)|wqk",
     "out": r"w?_?o|out|output|dense|proj|wo|[oc]_?proj|out_?proj|to_out|out_?lin(ear)?|o_net|linear_out|fc_out|fc|"
     r"final_linear|output_?(proj|projection|dense|linear|layer)|projection|proj_out|out_projection|attn_out|out_layer|"
-    r"[oc]_linear|lin_out|unify_?heads|post_?proj|linear_o|fc_o|out_net|o_lin|post|resid_proj|to_o|conv_o|c_o|proj_o",
+    r"att(entio)?n_out(put)?|[oc]_linear|lin_out|unify_?heads|post_?proj|linear_o|fc_o|out_net|o_lin|post|resid_proj|to_o|conv_o|c_o|proj_o",
 }
 _WRAPPERS = {"linear", "conv", "proj", "dense", "weight", "base_layer", "c", "ln", "fn"}
-_POSITION_ARGUMENTS = ("position_bias", "alibi", "rel_pos_bias", "shared_rel_pos_bias", "relative_position_bias")
+_POSITION_ARGUMENTS = (
+    "attention_mask",
+    "position_bias",
+    "alibi",
+    "rel_pos_bias",
+    "shared_rel_pos_bias",
+    "relative_position_bias",
+)
 _HEADS = r"(num|n)_?(attention_|attn_|query_|q_)?heads?|nhead|heads|num_local_heads|h"
 _KV_HEADS = r"(num|n)_?(key_value|kv|k_v)_heads|num_local_kv_heads|(num|n)_query_groups"
 _GROUPS = r"(num|n)_?(key_value|kv|query)_groups|n_rep|num_queries_per_kv"
@@ -95,7 +102,12 @@ def guess_layout(module: nn.Module, n_heads: int) -> HeadLayout | None:
     output = guess_output(module, n_heads)
     if output is None:
         return None
-    parts = projections(module)
+    selectors = _selectors(module)
+
+    def mine(path: str) -> bool:
+        return not path.startswith(selectors)
+
+    parts = {path: part for path, part in projections(module).items() if mine(path)}
     width = widths(parts[output])[0]
     axes = [
         axis for path, part in parts.items() if path != output for axis in _axes(module, path, part, n_heads, width)
@@ -107,13 +119,25 @@ def guess_layout(module: nn.Module, n_heads: int) -> HeadLayout | None:
     known = {"q", "k", "v"} <= blocks or "qkv" in blocks or "kv_of_head" in {role(axis.path) for axis in axes}
     return HeadLayout(
         output=HeadAxis(output, "in"),
-        projections=(*axes, *_tables(module, parts, n_heads, width)),
-        counts=dict(_counts(module, n_heads, width)),
+        projections=tuple(axis for axis in (*axes, *_tables(module, parts, n_heads, width)) if mine(axis.path)),
+        counts={path: count for path, count in _counts(module, n_heads, width) if mine(path)},
         behaviours=("fixed_width",),
         head_arguments=tuple(name for name in _POSITION_ARGUMENTS if name in _parameters(module)),
-        joint_norms=tuple(_joint_norms(module)),
+        joint_norms=tuple(filter(mine, _joint_norms(module))),
         refusal="" if known else "its query, key and value projections have names that are not known",
     )
+
+
+def _selectors(module: nn.Module) -> tuple[str, ...]:
+    """Parts with keys but no values of their own: they choose keys for the heads (DeepSeek's indexer)."""
+    parts = projections(module)
+    if not {role(path) for path in parts} & {"v", "kv_of_head"}:
+        return ()
+    roles: dict[str, set[str | None]] = {}
+    for path in parts:
+        roles.setdefault(path.rpartition(".")[0], set()).add(role(path))
+    own = {owner for owner, found in roles.items() if owner and "k" in found}
+    return tuple(f"{owner}." for owner in own if not roles[owner] & {"v", "kv", "qkv", "out", "kv_of_head"})
 
 
 def guess_kv_heads(module: nn.Module, layout: HeadLayout | None, n_heads: int) -> int | None:

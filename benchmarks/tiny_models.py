@@ -20,10 +20,14 @@ Inputs = dict[str, Any]
 WIDTH, HEADS, HEAD_DIM, LAYERS, VOCABULARY, TOKENS = 32, 4, 8, 2, 160, 12
 FIRST_WORD = 60  # ids below are special tokens
 
+_KV_HEADS = r"(num_|n_)?(key_value|kv)_heads|multi_query_group_num|num_global_key_value_heads"
 # name of an integer attribute -> its size in a tiny model, -1 to leave it; the first pattern that fits counts
 _SIZES: list[tuple[str, int]] = [
-    (r"num_channels|in_channels|num_input_channels|in_chans|type_vocab_size|pad_token|num_labels", -1),
-    (r"(num_|n_)?(key_value|kv)_heads|multi_query_group_num|num_global_key_value_heads", 2),
+    (
+        r"num_feat_extract_layers|num_channels|in_channels|num_input_channels|in_chans|type_vocab_size|pad_token|num_labels",
+        -1,
+    ),
+    (_KV_HEADS, 2),
     (r"n_?head|nhead|heads|.*_heads?", HEADS),
     (r"head_size|d_kv|d_head|kv_channels|.*head_dim", HEAD_DIM),
     (r".*lora_rank", 16),
@@ -59,7 +63,7 @@ _FEATURES = ("num_mel_bins", "feature_size", "input_feat_per_channel", "input_di
 
 def shrunk(config: Any) -> dict[str, Any]:
     """The settings of a config that a tiny model has otherwise; parts are configs again."""
-    layers, width, heads = (int(getattr(config, name, 0) or 0) for name in _ORIGINALS)
+    layers, width, heads = (_number(config, name) for name in _ORIGINALS)
     special = iter(range(3, FIRST_WORD))
     found: dict[str, Any] = {}
     for name, value in list(vars(config).items()):
@@ -72,10 +76,12 @@ def shrunk(config: Any) -> dict[str, Any]:
         elif isinstance(value, int):
             unknown = WIDTH if value == width else -1
             size = next((size for pattern, size in _SIZES if re.fullmatch(pattern, name)), unknown)
-            if re.fullmatch(_SIZES[1][0], name) and value == heads:  # not grouped: as many as queries
+            if re.fullmatch(_KV_HEADS, name) and value == heads:  # not grouped: as many as queries
                 size = HEADS
             if size > 0 and value > 0:
                 found[name] = min(value, size)
+        elif value is None and re.fullmatch(r"(num_)?experts_per_tok|n_routed_experts|num_local_experts", name):
+            found[name] = 4 if "tok" not in name else 2
         elif isinstance(value, list | tuple) and value:
             found[name] = _short_list(name, value, layers)
     for name, token in (("pad_token_id", 0), ("bos_token_id", 1), ("eos_token_id", 2), ("decoder_start_token_id", 1)):
@@ -83,7 +89,12 @@ def shrunk(config: Any) -> dict[str, Any]:
             found[name] = token
     if isinstance(kinds := found.get("layer_types"), list):
         found["num_hidden_layers"] = len(kinds)
-    return {name: value for name, value in found.items() if value is not getattr(config, name)}
+    return {name: value for name, value in found.items() if value is not vars(config).get(name)}
+
+
+def _number(config: Any, name: str) -> int:
+    value = vars(config).get(getattr(config, "attribute_map", {}).get(name, name))
+    return value if isinstance(value, int) else 0
 
 
 def tiny(config: Any, made: bool = True) -> Any:
@@ -263,10 +274,8 @@ def _media(model: nn.Module, config: Any, names: set[str]) -> Iterator[Inputs]:
             yield from ({name: torch.randn(shape)} for shape in _audio_shapes(config))
     if "pixel_values_videos" in names:
         yield {"pixel_values_videos": torch.rand(1, 4, 3, 32, 32)}
-    if "inputs_embeds" in names or "hidden_states" in names:
-        name = "inputs_embeds" if "inputs_embeds" in names else "hidden_states"
-        width = getattr(config, "hidden_size", WIDTH)
-        yield {name: torch.randn(1, TOKENS, width)}
+    for name in sorted({"inputs_embeds", "hidden_states"} & names) if "input_ids" not in names else ():
+        yield {name: torch.randn(1, TOKENS, _number(config, "hidden_size") or WIDTH)}
 
 
 def _patches(config: Any, grid: str, pixels: str) -> Inputs:

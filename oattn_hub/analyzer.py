@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from oattn_hub.analysis.axes import keep_contexts, read_contexts
-from oattn_hub.analysis.cache import NOT_IN_NUMBERS, Request, Run
+from oattn_hub.analysis.cache import NOT_IN_NUMBERS, OBJECTS, Request, Run
 from oattn_hub.analysis.measure import BatchMeasurement, check_finite, join_batches, measure_batch
 from oattn_hub.analysis.samples import with_samples
 from oattn_hub.attention.store import KINDS, AttentionStore
@@ -127,7 +127,8 @@ class Analyzer:
             batches: How many contexts; intervals and stability need two or more.
             tokens: Tokens per context, for text.
             out: Folder for the report's files and its page; None keeps the report in the cache only.
-            loading: Passed to ``load_model``: ``revision``, ``token``, ``gguf_file``, ``trust_remote_code`` …
+            loading: Passed to ``load_model``: ``tokenizer`` or ``processor`` for a model that comes without,
+                ``revision``, ``token``, ``gguf_file``, ``trust_remote_code`` …
         """
         _check_count("batches", batches, least=1)
         _check_count("tokens", tokens, least=2)
@@ -306,6 +307,8 @@ def _command(call: _Call, analyzer: Analyzer) -> str:
     """A command that makes this report again, as far as one can."""
     if not isinstance(call.spec, str | Path):
         return "oattn_hub.analyze(<a model object>)"
+    if given := [name for name in OBJECTS if call.loading.get(name) is not None]:
+        return f"oattn_hub.analyze({str(call.spec)!r}, {given[0]}=<an object>)"
     words = ["oattn", "analyze", str(call.spec)]
     if call.data is not None:
         words += ["--data", str(call.data) if isinstance(call.data, str | Path) else "<given in Python>"]

@@ -38,7 +38,8 @@ _SOURCES = (
     "analyzer.py", "adapters/*.py", "analysis/*.py", "attention/*.py", "geometry/*.py", "inputs/*.py", "inputs/data/*",
     "models/*.py", "report/contexts.py", "report/group.py", "report/samples.py", "report/theory*.py",
 )  # fmt: skip
-NOT_IN_NUMBERS = ("token", "offload_folder")  # options of loading that change nothing about a report
+OBJECTS = ("tokenizer", "processor")  # options of loading that no file can hold; the inputs made with them tell
+NOT_IN_NUMBERS = ("token", "offload_folder", *OBJECTS)  # options that are not part of what a report's numbers hang on
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _RUN = re.compile(r"[0-9a-f]{32}")
 _SAMPLE = 1 << 16  # bytes of a file that are looked at, at its start, middle and end
@@ -152,7 +153,7 @@ def _load_or_none(folder: Path) -> Report | None:
 
 def _model_signature(spec: Any, options: Mapping[str, Any]) -> Any:
     """What tells whether the model is the same one as last time, without loading it; None if that cannot be told."""
-    if not isinstance(spec, str | Path):
+    if not isinstance(spec, str | Path) or any(options.get(name) is not None for name in OBJECTS):
         return None
     folder = Path(spec)
     if folder.is_dir():

@@ -49,6 +49,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _explain(args: argparse.Namespace) -> int:
     """Run the model once, so that attention nobody described is seen, and print what is known of it."""
+    import numpy as np
+
     from oattn_hub.adapters import adapt
     from oattn_hub.adapters.explain import explain
     from oattn_hub.attention import MemoryStore, capture_inputs
@@ -56,7 +58,8 @@ def _explain(args: argparse.Namespace) -> int:
     from oattn_hub.models.load import load_model
 
     loaded = load_model(args.explain, **loading_options(args))
-    capture_inputs(loaded, calibration_inputs(loaded, batches=1, tokens=16), MemoryStore())
+    words = np.arange(16) if loaded.modality == "text" and loaded.processor is None else None  # any tokens will do
+    capture_inputs(loaded, calibration_inputs(loaded, words, batches=1, tokens=16), MemoryStore())
     adapter = adapt(loaded.model)
     records = explain(adapter)
     if args.json:

@@ -21,7 +21,7 @@ _SHOWN = 5  # heads in the printed table, from each end
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What to measure, on what, and where to write."""
     parser.add_argument("model", help="a Hub id, a local folder, a timm name, or the folder of captured attention")
-    parser.add_argument("--data", help="text file, folder of images or sounds, dataset:owner/name?split=…")
+    parser.add_argument("--data", help="text file, ids (.npy), folder of images or sounds, dataset:owner/name?split=…")
     parser.add_argument("--batches", type=int, default=6, help="how many contexts (6)")
     parser.add_argument("--tokens", type=int, default=128, help="tokens per context (128)")
     parser.add_argument("--kind", default="probs", help="probs, scores (before the mask) or logits (after it) (probs)")

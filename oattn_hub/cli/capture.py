@@ -15,7 +15,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of the verb."""
     parser.add_argument("model", help="Hub id, folder, or timm name")
     parser.add_argument("--out", required=True, metavar="DIR", help="folder of the store")
-    parser.add_argument("--data", help="text file, folder of images or WAV files, or dataset:NAME; default: bundled")
+    parser.add_argument(
+        "--data", help="text file, ids (.npy), folder of images or WAV files, dataset:NAME; default: bundled"
+    )
     parser.add_argument("--batches", type=int, default=6, help="contexts, one forward call each (default 6)")
     parser.add_argument("--tokens", type=int, default=128, help="tokens per text context (default 128)")
     parser.add_argument("--kind", action="append", choices=("scores", "logits", "probs"), help="repeat for several")

@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--engine", choices=("local", "ray", "hf-jobs"), default="local", help="(local)")
     parser.add_argument("--workers", type=int, help="how many models at once (half the cores; ray: all it has)")
     parser.add_argument("--retries", type=int, default=2, help="more tries for what may be a passing failure (2)")
-    parser.add_argument("--data", help="text file, folder of images or sounds, dataset:owner/name?split=…")
+    parser.add_argument("--data", help="text file, ids (.npy), folder of images or sounds, dataset:owner/name?split=…")
     parser.add_argument("--batches", type=int, default=6, help="how many contexts (6)")
     parser.add_argument("--tokens", type=int, default=128, help="tokens per context (128)")
     parser.add_argument("--kind", default="probs", help="probs, scores or logits (probs)")

@@ -63,8 +63,9 @@ def calibration_inputs(
 
     Args:
         loaded: What :func:`load_model` returned.
-        data: None, a text file, a list of texts, ``dataset:owner/name?split=test&column=text`` (needs ``datasets``), a
-            folder or list of images or WAV files, or a list of ready-made dicts of model arguments.
+        data: None, a text file, a list of texts, ``dataset:owner/name?split=test&column=text`` (needs ``datasets``),
+            token ids (an array or a ``.npy`` file: one stream, or a row for each context), a folder or list of images
+            or WAV files, or a list of ready-made dicts of model arguments.
         batches: How many contexts.
         tokens: Tokens per context, special tokens included. Images and audio have the length the model gives them.
         seed: Chooses the places in the text, or the synthetic images.

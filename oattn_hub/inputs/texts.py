@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from oattn_hub.errors import InvalidInput, LoadError, MissingDependency
+from oattn_hub.inputs.ids import are_ids, read_ids
 from oattn_hub.models.load import LoadedModel
 from oattn_hub.tokens import default_token
 
@@ -26,8 +27,10 @@ def windows(
     loaded: LoadedModel, data: Any, batches: int, tokens: int, seed: int, part: Part
 ) -> tuple[list[list[int]], str]:
     """Token ids of ``batches`` contexts that do not overlap, and where they come from."""
-    tokenizer = _tokenizer(loaded)
     _check_length(loaded, tokens)
+    if are_ids(data):
+        return _windows_of_ids(loaded, data, batches, tokens, seed, part)
+    tokenizer = _tokenizer(loaded)
     text, origin = read_text(data)
     prefix, suffix = _special_tokens(tokenizer)
     content = tokens - len(prefix) - len(suffix)
@@ -35,15 +38,37 @@ def windows(
         raise InvalidInput(f"tokens is {tokens}, but the tokenizer adds {len(prefix) + len(suffix)}. Ask for more.")
     part = part or ("calibration" if data is None else None)
     stream = _encode(tokenizer, text)
-    stream = stream[part_of(len(stream), part)]
-    if len(stream) < batches * content:
+    pieces = _pieces(stream[part_of(len(stream), part)], origin, batches, content, seed)
+    described = f"{origin}{part_words(part)}, {batches} contexts of {tokens} tokens, seed {seed}"
+    return [prefix + piece + suffix for piece in pieces], described
+
+
+def _windows_of_ids(
+    loaded: LoadedModel, data: Any, batches: int, tokens: int, seed: int, part: Part
+) -> tuple[list[list[int]], str]:
+    """Contexts of ready-made token ids; nothing is put before or after them."""
+    ids, origin = read_ids(data, getattr(_text_config(loaded), "vocab_size", None))
+    chosen = ids[part_of(len(ids), part)]
+    described = f"{origin}{part_words(part)}, {batches} contexts of {tokens} tokens"
+    if ids.ndim == 1:
+        return _pieces(chosen.tolist(), origin, batches, tokens, seed), f"{described}, seed {seed}"
+    if len(chosen) < batches or ids.shape[1] < tokens:
         raise InvalidInput(
-            f"The text ({origin}) has {len(stream)} tokens; {batches} contexts of {content} need {batches * content}. "
+            f"The token ids ({origin}) have {len(chosen)} rows of {ids.shape[1]}; {batches} contexts of {tokens} "
+            "tokens were asked for. Ask for fewer or shorter contexts."
+        )
+    rows = np.sort(np.random.default_rng(seed).choice(len(chosen), batches, replace=False))
+    return chosen[rows, :tokens].tolist(), f"{described}, seed {seed}"
+
+
+def _pieces(stream: list[int], origin: str, batches: int, length: int, seed: int) -> list[list[int]]:
+    """Windows of one stream that do not overlap."""
+    if len(stream) < batches * length:
+        raise InvalidInput(
+            f"The text ({origin}) has {len(stream)} tokens; {batches} contexts of {length} need {batches * length}. "
             "Give a longer text, or ask for fewer or shorter contexts."
         )
-    starts = _starts(len(stream), content, batches, seed)
-    described = f"{origin}{part_words(part)}, {batches} contexts of {tokens} tokens, seed {seed}"
-    return [prefix + stream[start : start + content] + suffix for start in starts], described
+    return [stream[start : start + length] for start in _starts(len(stream), length, batches, seed)]
 
 
 def batch(loaded: LoadedModel, window: list[int]) -> dict[str, Tensor]:
@@ -91,6 +116,10 @@ def part_words(part: Part) -> str:
 
 def available(loaded: LoadedModel, data: Any, tokens: int, part: Part) -> int:
     """How many contexts of this length the part of the text holds."""
+    if are_ids(data):
+        ids, _ = read_ids(data, None)
+        rows = part_of(len(ids), part)
+        return (rows.stop - rows.start) // (tokens if ids.ndim == 1 else 1)
     tokenizer = _tokenizer(loaded)
     content = tokens - sum(map(len, _special_tokens(tokenizer)))
     chosen = part_of(len(_encode(tokenizer, read_text(data)[0])), part)
@@ -99,12 +128,15 @@ def available(loaded: LoadedModel, data: Any, tokens: int, part: Part) -> int:
 
 def longest_context(loaded: LoadedModel) -> int | None:
     """How many tokens the model has positions for, if it says so."""
-    config: Any = loaded.model.config
-    text_config = getattr(config, "text_config", None) or config
-    limits = [getattr(text_config, name, None) for name in ("max_position_embeddings", "n_positions")]
-    limits.append(getattr(_tokenizer(loaded), "model_max_length", None))
+    limits = [getattr(_text_config(loaded), name, None) for name in ("max_position_embeddings", "n_positions")]
+    limits.append(getattr(getattr(loaded.processor, "tokenizer", loaded.processor), "model_max_length", None))
     known = [limit for limit in limits if isinstance(limit, int) and 0 < limit < 10**9]
     return min(known) if known else None
+
+
+def _text_config(loaded: LoadedModel) -> Any:
+    config: Any = loaded.model.config
+    return getattr(config, "text_config", None) or config
 
 
 def _read_file(path: Path) -> tuple[str, str]:
@@ -138,7 +170,8 @@ def _tokenizer(loaded: LoadedModel) -> Any:
     tokenizer = getattr(processor, "tokenizer", processor)
     if tokenizer is None or not callable(tokenizer):
         raise InvalidInput(
-            f"{loaded.model_id} came without a tokenizer. Give data as a list of dicts, such as {{'input_ids': …}}."
+            f"{loaded.model_id} came without a tokenizer. Give one (tokenizer=…), token ids as data (an array, or "
+            "--data ids.npy), or a list of dicts such as {'input_ids': …}."
         )
     return tokenizer
 

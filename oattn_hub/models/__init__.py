@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -23,8 +24,34 @@ def register_models() -> None:
     AutoModelForCausalLM.register(TransfoXLConfig, TransfoXLLMHeadModel)
 
 
-def find_model_class(name: str) -> type[PreTrainedModel] | None:
-    """The class a checkpoint's `architectures` names, if it is one of ours."""
+def find_model_class(name: str, model_type: str | None = None) -> type[PreTrainedModel] | None:
+    """The class that a checkpoint names: of transformers, also one that it does not export, or one of ours.
+
+    Args:
+        name: As in the config's `architectures`.
+        model_type: Where to look for a class that `import transformers` does not show (towers, encoders alone).
+    """
+    import transformers
+
     from oattn_hub.models import transfo_xl
 
-    return {cls.__name__: cls for cls in (transfo_xl.TransfoXLModel, transfo_xl.TransfoXLLMHeadModel)}.get(name)
+    ours = {cls.__name__: cls for cls in (transfo_xl.TransfoXLModel, transfo_xl.TransfoXLLMHeadModel)}
+    found = ours.get(name) or getattr(transformers, name, None) or _hidden_class(name, model_type)
+    is_model = isinstance(found, type) and issubclass(found, transformers.PreTrainedModel)
+    return found if is_model else None
+
+
+def _hidden_class(name: str, model_type: str | None) -> object:
+    """A class in the modeling file of a type that transformers knows; no other module is ever imported."""
+    from transformers import CONFIG_MAPPING
+
+    if model_type not in CONFIG_MAPPING:
+        return None
+    config_module = CONFIG_MAPPING[model_type].__module__
+    if not config_module.startswith("transformers.models."):
+        return None
+    try:
+        modeling = import_module(config_module.replace(".configuration_", ".modeling_"))
+    except ImportError:
+        return None
+    return getattr(modeling, name, None)

@@ -131,6 +131,8 @@ def load_model(
     device_map: str | Mapping[str, Any] | None = None,
     dtype: str | None = None,
     offload_folder: str | Path | None = None,
+    tokenizer: Any = None,
+    processor: Any = None,
 ) -> LoadedModel:
     """Load a model for inference; nothing is executed and nothing is unpickled unless you say so.
 
@@ -150,16 +152,18 @@ def load_model(
         device_map: How accelerate spreads a transformers model over devices, memory and disk: ``auto``, or a mapping.
         dtype: ``float32``, ``bfloat16`` or ``float16``; None is the checkpoint's own.
         offload_folder: Where accelerate puts what fits into no memory.
+        tokenizer: The tokenizer to read text with, instead of the one that comes with the model, if any does.
+        processor: The same for images, sounds and pairs: an image processor, a feature extractor, a processor.
 
     >>> import torch, oattn_hub.attention
     >>> loaded = oattn_hub.attention.load_model(torch.nn.TransformerEncoderLayer(16, nhead=2))
     >>> loaded.library, loaded.model.training
     ('torch', False)
     """
-    if isinstance(spec, LoadedModel):
-        return spec
+    given = _given_processor(tokenizer, processor)
     if not isinstance(spec, str | Path):
-        return _wrap(*unwrap(spec))
+        loaded = spec if isinstance(spec, LoadedModel) else _wrap(*unwrap(spec))
+        return loaded if given is None else replace(loaded, processor=given)
     if task is not None and task not in TASKS:
         raise InvalidInput(f"task is {task!r}; choose from {', '.join(TASKS)}.")
     if gguf_file is not None and (PurePath(gguf_file).is_absolute() or ".." in PurePath(gguf_file).parts):
@@ -179,7 +183,20 @@ def load_model(
         raise LoadError(_explain(request, error)) from error
     request.placement.place(loaded.model, loaded.library)
     align_weights(loaded.model)
-    return loaded
+    return loaded if given is None else replace(loaded, processor=given)
+
+
+def _given_processor(tokenizer: Any, processor: Any) -> Any:
+    """What the caller gave to read inputs with; None is nothing."""
+    if tokenizer is not None and processor is not None:
+        raise InvalidInput("Both tokenizer and processor were given; a processor has its tokenizer in it. Give one.")
+    given = tokenizer if processor is None else processor
+    if given is not None and not callable(given):
+        raise InvalidInput(
+            f"{type(given).__name__} cannot read inputs. Give a tokenizer or processor object of transformers, such as "
+            "AutoTokenizer.from_pretrained(…)."
+        )
+    return given
 
 
 def load_again(info: ModelInfo, **permissions: Any) -> LoadedModel:
@@ -303,7 +320,7 @@ def _model_class(request: _Request) -> Any:
     options = {**request.hub_options, "trust_remote_code": request.trust_remote_code}
     config = transformers.AutoConfig.from_pretrained(request.source, **options)
     named = (config.architectures or [""])[0]
-    return getattr(transformers, named, None) or find_model_class(named) or transformers.AutoModel
+    return find_model_class(named, config.model_type) or transformers.AutoModel
 
 
 def _load_timm_name(request: _Request) -> LoadedModel:

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 from oattn_hub import __version__
-from oattn_hub.errors import FormatError, InvalidInput, SurgeryError
+from oattn_hub.errors import FormatError, InvalidInput, OattnError, SurgeryError
 from oattn_hub.files import read_json, sha256_file, write_json, write_sealed, write_text
 from oattn_hub.pruning import portable
 from oattn_hub.pruning.belongings import base_card, copy_belongings
@@ -79,6 +79,7 @@ def save_checkpoint(
         "needs_code_because": reason,
         "library": pruned.loaded.library,
         "class": type(pruned.model).__name__,
+        "model_type": getattr(getattr(pruned.model, "config_class", None), "model_type", None),
         "oattn_hub": __version__,
         "base_card": base_card(pruned.loaded),
         "plan": pruned.plan.to_json(),
@@ -165,6 +166,13 @@ class _Writer:
         try:
             options = {"save_original_format": False} if own_names else {}
             model.save_pretrained(self.folder, state_dict=dict(self.state), **options)  # which it empties
+        except (OSError, OattnError):
+            raise
+        except Exception as error:  # a config that its own class no longer accepts
+            raise FormatError(
+                f"transformers cannot save this {type(model).__name__} ({' '.join(str(error).split())[:200]}). Does "
+                "the uncut model save? Mend its config first."
+            ) from error
         finally:
             setattr(model.config, PRUNING_KEY, cuts)
         if self.manifest["variant"] == "masked":

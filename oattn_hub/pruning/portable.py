@@ -202,10 +202,12 @@ class _SelectArgument:
         return args, kwargs
 
     def chosen(self, planes: torch.Tensor | None) -> torch.Tensor | None:
-        if planes is None or self.n_heads == 1:
+        if not isinstance(planes, torch.Tensor) or self.n_heads == 1:
             return planes
         if planes.dim() == 4:  # (batch, head, query, key); one plane serves all heads
             return take(planes, 1, self.kept) if planes.shape[1] == self.n_heads else planes
+        if self.argument == "attention_mask":  # (batch, key) or (batch, query, key): for all heads
+            return planes
         return take(planes.unflatten(0, (-1, self.n_heads)), 1, self.kept).flatten(0, 1)  # (batch * head, query, key)
 
 

@@ -111,7 +111,7 @@ def check_silence(folder: Path, manifest: Mapping[str, Any], model: nn.Module) -
 
 
 def _load_transformers(folder: Path, manifest: Mapping[str, Any]) -> nn.Module:
-    base = _transformers_class(folder, manifest["class"])
+    base = _transformers_class(folder, manifest["class"], manifest.get("model_type"))
     found, _ = base.config_class.get_config_dict(folder)
     settings = {name: value for name, value in found.items() if name not in ("auto_map", "model_type")}
 
@@ -139,12 +139,10 @@ def _load_transformers(folder: Path, manifest: Mapping[str, Any]) -> nn.Module:
     return loaded
 
 
-def _transformers_class(folder: Path, name: str) -> Any:
-    import transformers
-
+def _transformers_class(folder: Path, name: str, model_type: str | None) -> Any:
     from oattn_hub.models import find_model_class
 
-    found: Any = getattr(transformers, name, None) or find_model_class(name)
+    found: Any = find_model_class(name, model_type)
     if found is None:
         raise LoadError(
             f"{folder} holds a {name}, which this version of transformers does not have. Update transformers, or give "

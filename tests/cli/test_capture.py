@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 import oattn_hub as oh
@@ -35,3 +37,33 @@ def test_adapters_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert "llama " in capsys.readouterr().out
     assert main(["adapters", "*vit*", "--json"]) == 0
     assert list(json.loads(capsys.readouterr().out)) == ["timm_vit", "vit"]
+
+
+@pytest.fixture(scope="module")
+def without_tokenizer(zoo: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A text model as a folder with nothing to read text with."""
+    folder = tmp_path_factory.mktemp("model")
+    zoo.BY_NAME["llama"].build()[0].save_pretrained(folder)
+    return folder
+
+
+def test_what_is_known_of_a_model_is_explained(without_tokenizer: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["adapters", "--explain", str(without_tokenizer)]) == 0
+    printed = capsys.readouterr().out
+    assert "adapter llama, 2 attention layers" in printed
+    assert "4 heads, 2 key/value heads; output o_proj; q_proj (q), k_proj (k), v_proj (v)" in printed
+    assert main(["adapters", "--explain", str(without_tokenizer), "--json"]) == 0
+    explained = json.loads(capsys.readouterr().out)
+    assert [layer["found"] for layer in explained["layers"]] == ["described by a family"] * 2
+
+
+def test_token_ids_are_data(without_tokenizer: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    np.save(tmp_path / "ids.npy", np.random.default_rng(0).integers(3, 60, 200))
+    capture = ["capture", str(without_tokenizer), "--batches", "2", "--tokens", "16"]
+    assert main([*capture, "--out", str(tmp_path / "store")]) == 1
+    assert "--data ids.npy" in capsys.readouterr().err
+    assert main([*capture, "--data", str(tmp_path / "ids.npy"), "--out", str(tmp_path / "store")]) == 0
+    assert "16 queries x 16 keys x 8 heads" in capsys.readouterr().out
+    np.save(tmp_path / "other.npy", np.arange(200))
+    assert main([*capture, "--data", str(tmp_path / "other.npy"), "--out", str(tmp_path / "more")]) == 1
+    assert "the model knows 0 to 59" in capsys.readouterr().err

@@ -1,0 +1,52 @@
+"""Token ids as data, for models that come without a tokenizer: an array, or a ``.npy`` file of one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from oattn_hub.errors import InvalidInput, LoadError
+
+
+def are_ids(data: Any) -> bool:
+    """Whether data is token ids and not text.
+
+    >>> are_ids("ids.npy"), are_ids(np.arange(4)), are_ids("text.txt")
+    (True, True, False)
+    """
+    return isinstance(data, np.ndarray) or (isinstance(data, str | Path) and Path(data).suffix == ".npy")
+
+
+def read_ids(data: Any, n_words: int | None) -> tuple[np.ndarray, str]:
+    """One stream of ids, or one row for each context, and where they come from.
+
+    Args:
+        data: The array or the file.
+        n_words: How many ids the model knows; None if it does not say.
+    """
+    ids, origin = (data, "token ids") if isinstance(data, np.ndarray) else (_load(Path(data)), Path(data).name)
+    if ids.dtype.kind not in "iu" or ids.ndim not in (1, 2) or ids.size == 0:
+        raise InvalidInput(
+            f"Token ids ({origin}) are {ids.dtype} of shape {ids.shape}. Give whole numbers: one long row, or one row "
+            "for each context."
+        )
+    if ids.min() < 0 or (n_words is not None and ids.max() >= n_words):
+        raise InvalidInput(
+            f"Token ids ({origin}) go from {ids.min()} to {ids.max()}, and the model knows 0 to "
+            f"{'…' if n_words is None else n_words - 1}. Were they made with another tokenizer?"
+        )
+    return ids.astype(np.int64), origin
+
+
+def _load(path: Path) -> np.ndarray:
+    try:
+        found = np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise LoadError(
+            f"{path} cannot be read as an array of token ids ({error}). Save one with numpy.save."
+        ) from error
+    if not isinstance(found, np.ndarray):
+        raise LoadError(f"{path} is an archive of several arrays. Save the token ids alone, with numpy.save.")
+    return found
