@@ -35,7 +35,7 @@ _ROLES = {
     "qk": r"to_qk|qk|qk_?(proj|linear|net)|wqk",
     "out": r"w?_?o|out|output|dense|proj|wo|[oc]_?proj|out_?proj|to_out|out_?lin(ear)?|o_net|linear_out|fc_out|fc|"
     r"final_linear|output_?(proj|projection|dense|linear|layer)|projection|proj_out|out_projection|attn_out|out_layer|"
-    r"att(entio)?n_out(put)?|[oc]_linear|lin_out|unify_?heads|post_?proj|linear_o|fc_o|out_net|o_lin|post|resid_proj|to_o|conv_o|c_o|proj_o",
+    r"att(entio)?n_out(put)?|[oc]_linear|lin_out|unify_?heads|post_?proj|linear_o|fc_o|out_net|o_lin|post|resid_proj|to_o|conv_o|c_o|proj_o|merge|merge_?heads",
 }
 _WRAPPERS = {"linear", "conv", "proj", "dense", "weight", "base_layer", "c", "ln", "fn"}
 _POSITION_ARGUMENTS = (

@@ -35,6 +35,7 @@ _NATIVE = (
     "timm_pyramid",
     "timm_vit",
     "torch_native",
+    "torchvision",
     "vit",
     "whisper",
     "xlnet",

@@ -119,7 +119,7 @@ def available(loaded: LoadedModel, data: Any, tokens: int, part: Part) -> int:
     if are_ids(data):
         ids, _ = read_ids(data, None)
         rows = part_of(len(ids), part)
-        return (rows.stop - rows.start) // (tokens if ids.ndim == 1 else 1)
+        return int(rows.stop - rows.start) // (tokens if ids.ndim == 1 else 1)
     tokenizer = _tokenizer(loaded)
     content = tokens - sum(map(len, _special_tokens(tokenizer)))
     chosen = part_of(len(_encode(tokenizer, read_text(data)[0])), part)

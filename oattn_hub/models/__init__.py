@@ -37,15 +37,14 @@ def find_model_class(name: str, model_type: str | None = None) -> type[PreTraine
 
     ours = {cls.__name__: cls for cls in (transfo_xl.TransfoXLModel, transfo_xl.TransfoXLLMHeadModel)}
     found = ours.get(name) or getattr(transformers, name, None) or _hidden_class(name, model_type)
-    is_model = isinstance(found, type) and issubclass(found, transformers.PreTrainedModel)
-    return found if is_model else None
+    return found if isinstance(found, type) and issubclass(found, transformers.PreTrainedModel) else None
 
 
 def _hidden_class(name: str, model_type: str | None) -> object:
     """A class in the modeling file of a type that transformers knows; no other module is ever imported."""
     from transformers import CONFIG_MAPPING
 
-    if model_type not in CONFIG_MAPPING:
+    if model_type is None or model_type not in CONFIG_MAPPING:
         return None
     config_module = CONFIG_MAPPING[model_type].__module__
     if not config_module.startswith("transformers.models."):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
+import oattn_hub as oh
 from oattn_hub.adapters.explain import explain
 from oattn_hub.adapters.registry import adapt
 from oattn_hub.errors import SurgeryError
@@ -28,6 +30,53 @@ def test_masking_is_ablation(zoo: Any, name: str) -> None:
     swapped = [replace(site, n_heads=site.n_heads // 2, n_kv_heads=1) for site in sites]
     with pytest.raises(SurgeryError, match="is not what removing their attention is"):
         check_masking(model, swapped, [(0, 1)], run)
+
+
+class Functional(torch.nn.Module):
+    """Reads its output projection as a parameter: a hook on the module sees nothing, and masking does nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv, self.proj, self.num_heads = torch.nn.Linear(16, 48), torch.nn.Linear(16, 16), 4
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = self.qkv(x).unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
+        y = torch.nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+        return torch.nn.functional.linear(y, self.proj.weight, self.proj.bias)
+
+
+class DeformableAttention(torch.nn.Module):
+    """Weights over a few sampled points, made from one token."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weights, self.values, self.proj, self.num_heads = *(torch.nn.Linear(16, 16) for _ in range(3)), 4
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        weights = self.weights(x).unflatten(-1, (self.num_heads, -1)).softmax(-1)
+        return self.proj((weights * self.values(x).unflatten(-1, (self.num_heads, -1))).flatten(2))
+
+
+def test_masking_that_does_nothing_is_an_error() -> None:
+    torch.manual_seed(0)
+    model, x = torch.nn.Sequential(Functional()), torch.randn(1, 5, 16)
+    with torch.no_grad(), oh.capture(model):
+        model(x)
+    before = copy.deepcopy(model.state_dict())
+    with pytest.raises(SurgeryError, match="is not what removing their attention is"):
+        oh.PruningPlan.from_heads(model, [(0, 1)]).apply(model, inputs=[{"input": x}], measure=False)
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+
+
+def test_deformable_attention_is_left_out_by_name() -> None:
+    model = torch.nn.Sequential(DeformableAttention())
+    with pytest.raises(oh.OattnError, match="first 0: deformable attention"), oh.capture(model):
+        model(torch.randn(1, 5, 16))
+    both = torch.nn.Sequential(DeformableAttention(), Functional())
+    with torch.no_grad(), oh.capture(both) as store:
+        both(torch.randn(1, 5, 16))
+    assert store.info.skipped == {"0": adapt(both).left_out["0"]}
+    assert store.shape(0) == (5, 5, 4)
 
 
 def test_an_adapter_explains_what_it_knows(zoo: Any) -> None:
