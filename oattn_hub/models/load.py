@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -51,11 +51,13 @@ class LoadedModel:
         model: The torch module.
         processor: Tokenizer, image processor or feature extractor; None if the checkpoint has none.
         info: The model's identity, which store, report, plan and checkpoint carry along.
+        hub_options: How the Hub was asked for it (token, cache folder), for asking it again; in memory only.
     """
 
     model: nn.Module
     processor: Any
     info: ModelInfo
+    hub_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     @property
     def model_id(self) -> str:
@@ -183,7 +185,8 @@ def load_model(
         raise LoadError(_explain(request, error)) from error
     request.placement.place(loaded.model, loaded.library)
     align_weights(loaded.model)
-    return loaded if given is None else replace(loaded, processor=given)
+    processor = loaded.processor if given is None else given
+    return replace(loaded, processor=processor, hub_options=request.hub_options)
 
 
 def _given_processor(tokenizer: Any, processor: Any) -> Any:

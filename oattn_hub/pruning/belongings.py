@@ -17,6 +17,7 @@ from typing import Any
 from oattn_hub.files import read_json
 from oattn_hub.models.identify import is_hub_repo
 from oattn_hub.models.load import LoadedModel
+from oattn_hub.tokens import default_token
 
 # Weights in any format, pickles and archives that can hide one, code, and what tools leave behind.
 _LEFT_BEHIND = re.compile(
@@ -69,27 +70,31 @@ def base_folder(loaded: LoadedModel) -> Path | None:
     if Path(named).is_dir():
         return Path(named)
     repo = named.removeprefix("hf-hub:").removeprefix("hf_hub:")
-    return _snapshot(repo, loaded.revision if loaded.source else None) if is_hub_repo(repo) else None
+    if not is_hub_repo(repo):
+        return None
+    asked = {name: value for name, value in loaded.hub_options.items() if name in ("token", "cache_dir")}
+    asked.setdefault("token", default_token(None))
+    return _snapshot(repo, loaded.revision if loaded.source else None, asked)
 
 
-def _snapshot(repo: str, revision: str | None) -> Path | None:
+def _snapshot(repo: str, revision: str | None, asked: dict[str, Any]) -> Path | None:
     from huggingface_hub import snapshot_download
 
     commit = revision if revision and len(revision) == 40 else None  # anything else is a fingerprint of weights
     for local in (False, True):
         try:
-            wanted = None if local else _small_files(repo, commit)
-            place = snapshot_download(repo, revision=commit, local_files_only=local, allow_patterns=wanted)
+            wanted = None if local else _small_files(repo, commit, asked["token"])
+            place = snapshot_download(repo, revision=commit, local_files_only=local, allow_patterns=wanted, **asked)
             return Path(place)
         except Exception:  # no connection, no such repo, not in the cache: a dozen unrelated classes
             continue
     return None
 
 
-def _small_files(repo: str, commit: str | None) -> list[str]:
+def _small_files(repo: str, commit: str | None, token: str | bool | None) -> list[str]:
     from huggingface_hub import list_repo_files
 
-    names = list_repo_files(repo, revision=commit)
+    names = list_repo_files(repo, revision=commit, token=token)
     modules = {name for name in names if re.fullmatch(r"\d+_\w+/model\.safetensors", name)}
     return [escape(name) for name in names if name in modules or not _LEFT_BEHIND.search(name)]
 

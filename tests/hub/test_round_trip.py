@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from huggingface_hub import HfApi
 
 from oattn_hub.local_hub import LocalHub
 from oattn_hub.models.aligned import FEW_UNITS
@@ -192,3 +193,35 @@ again = BertModel.from_pretrained("me/plain", cache_dir={str(tmp_path / "other-c
 assert all(torch.equal(one, other) for one, other in zip(model.parameters(), again.parameters(), strict=True))
 """
     run_client(hub, code)
+
+
+def test_every_file_of_a_private_base_repo_travels_along(plain_hub: LocalHub, run_client: Run, tmp_path: Path) -> None:
+    """Its token was given by name, so nothing else knows it."""
+    place = {"token": plain_hub.store.accounts.ensure("me").token, "endpoint": plain_hub.url}
+    base = tmp_path / "base"
+    made: dict[str, Any] = {}
+    exec(BERT, made)
+    made["model"].save_pretrained(base)
+    belongings = {
+        "modules.json": "[]",
+        "1_Pooling/config.json": "{}",
+        "LICENSE": "mine",
+        "chat_template.jinja": "{{ x }}",
+    }
+    for name, text in {**belongings, "pytorch_model.bin": "no", "train.py": "no", "onnx/model.onnx": "no"}.items():
+        (base / name).parent.mkdir(exist_ok=True)
+        (base / name).write_text(text)
+    HfApi(**place).create_repo("me/base", private=True)
+    HfApi(**place).upload_folder(repo_id="me/base", folder_path=base)
+    code = f"""
+import oattn_hub as oh
+from oattn_hub.pruning import PruningPlan
+loaded = oh.load_model("me/base", token={place["token"]!r})
+PruningPlan.from_heads(loaded, [(0, 1)]).apply(loaded, measure=False).save_pretrained({str(tmp_path / "out")!r})
+"""
+    run_client(plain_hub, code, HF_TOKEN="")
+    written = {
+        path.relative_to(tmp_path / "out").as_posix() for path in (tmp_path / "out").rglob("*") if path.is_file()
+    }
+    assert set(belongings) < written
+    assert not written & {"pytorch_model.bin", "train.py", "onnx/model.onnx"}
