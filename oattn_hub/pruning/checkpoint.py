@@ -24,7 +24,7 @@ import torch
 
 from oattn_hub import __version__
 from oattn_hub.errors import FormatError, InvalidInput, OattnError, SurgeryError
-from oattn_hub.files import read_json, sha256_file, write_json, write_sealed, write_text
+from oattn_hub.files import read_json, sha256_file, storage_errors, write_json, write_sealed, write_text
 from oattn_hub.pruning import portable
 from oattn_hub.pruning.belongings import base_card, copy_belongings
 from oattn_hub.pruning.modeling_file import auto_map, timm_source, transformers_source, written_type
@@ -165,8 +165,9 @@ class _Writer:
         cuts = model.config.__dict__.pop(PRUNING_KEY, self.pruned.cuts)
         try:
             options = {"save_original_format": False} if own_names else {}
-            model.save_pretrained(self.folder, state_dict=dict(self.state), **options)  # which it empties
-        except (OSError, OattnError):
+            with storage_errors(self.folder):
+                model.save_pretrained(self.folder, state_dict=dict(self.state), **options)  # which it empties
+        except OattnError:
             raise
         except Exception as error:  # a config that its own class no longer accepts
             raise FormatError(
