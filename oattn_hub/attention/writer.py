@@ -10,8 +10,8 @@ import hashlib
 import json
 import shutil
 import struct
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from oattn_hub.attention.store import DTYPES, FORMAT_NAME, INDEX_NAME, SCHEMA, AttentionStore, StoreInfo
 from oattn_hub.errors import CaptureError, InvalidInput
-from oattn_hub.files import folder_lock, safe_name, storage_error, write_sealed
+from oattn_hub.files import folder_lock, safe_name, storage_errors, write_sealed
 
 # A safetensors header gives the tensor's shape, which is known only when the last layer has run. Its place is kept
 # free with this many bytes; the format allows trailing spaces.
@@ -59,7 +59,7 @@ class StoreWriter:
         """Close the batch's files, give them their names, and enter them in the index."""
         groups = batch.close()
         self._check_same_heads(groups)
-        with _storage_errors(self.folder):
+        with storage_errors(self.folder):
             batch.folder.rename(self.folder / batch.name)
         self._index["batches"].append({"inputs": inputs, "not_run": not_run, "groups": groups})
         try:
@@ -124,7 +124,7 @@ class BatchWriter:
         if self.dtype == np.float16 and np.isinf(data).any():
             raise CaptureError(f"{kind} exceed the range of float16 ({np.abs(block).max():.3g}). Capture in float32.")
         file = self._file(group, kind, (data.shape[1], data.shape[2]))
-        with _storage_errors(file.path):
+        with storage_errors(file.path):
             file.stream.write(data.data)
             file.digest.update(data.data)
         file.n_heads += len(data)
@@ -158,7 +158,7 @@ class BatchWriter:
         key = (group, *shape, kind)
         if key not in self._files:
             path = self.folder / f"{safe_name(group)}-{shape[0]}x{shape[1]}.{kind}.safetensors"
-            with _storage_errors(path):
+            with storage_errors(path):
                 self.folder.mkdir(parents=True, exist_ok=True)
                 stream = path.open("wb")
                 stream.write(bytes(8 + _HEADER_BYTES))
@@ -166,7 +166,7 @@ class BatchWriter:
         return self._files[key]
 
     def _finish(self, file: _TensorFile) -> dict[str, Any]:
-        with _storage_errors(file.path):
+        with storage_errors(file.path):
             n_bytes = file.finish(self.dtype)
         return {"name": f"{self.name}/{file.path.name}", "bytes": n_bytes, "sha256": file.digest.hexdigest()}
 
@@ -184,11 +184,3 @@ def _reopen(folder: Path, info: StoreInfo, resume: bool) -> dict[str, Any]:
         changes = "; ".join(f"{key} was {theirs.get(key)!r} and is now {ours[key]!r}" for key in different)
         raise InvalidInput(f"{folder} was captured differently: {changes}. Choose another folder.")
     return index
-
-
-@contextmanager
-def _storage_errors(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise storage_error(path, error) from error
