@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from oattn_hub.geometry.checks import Floats, as_tensor, as_tensor_with_gaps, at_least, axis_index
 
+_NOTHING = 1e-8  # slices smaller than this part of the largest have no direction but that of rounding
 _BLOCK = 1 << 19  # entries looked at together: bounds the memory whatever the size of the tensor
 
 
@@ -16,7 +17,8 @@ def cosine_affinity(X: ArrayLike, axis: str | int = 0, *, zero_is_missing: bool 
     """Cosine similarity of the slices along ``axis``, negative values set to 0 (Algorithm 1, line 5).
 
     A missing entry (NaN) counts for neither slice: the inner product and both norms run over the entries present in
-    both. Slices that share no entry, or of norm 0 there, have affinity 0, and 1 with themselves.
+    both. Slices that share no entry, or of norm 0 there, have affinity 0, and 1 with themselves; a norm below 1e-8 of
+    the largest is 0 but for rounding.
 
     Args:
         X: (query, key) or (query, key, head).
@@ -44,7 +46,8 @@ def cosine_affinity(X: ArrayLike, axis: str | int = 0, *, zero_is_missing: bool 
     if whole:
         squares = np.repeat(np.diag(inner)[:, None], n, axis=1)
     norms = np.sqrt(squares * squares.T)
-    affinity = np.divide(inner, norms, out=np.zeros_like(inner), where=norms > 0.0)
+    there = squares > _NOTHING**2 * squares.max()
+    affinity = np.divide(inner, norms, out=np.zeros_like(inner), where=there & there.T & (norms > 0.0))
     np.fill_diagonal(affinity, 1.0)
     return np.clip((affinity + affinity.T) / 2, 0.0, 1.0)
 

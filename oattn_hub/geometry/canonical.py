@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from oattn_hub.geometry.checks import AXES, Floats
+from oattn_hub.geometry.checks import Floats
 
 # Properties of the content closer than this (in units of the tensor's root mean square) are equal. Far above rounding
 # (float32 rows of probabilities add up to 1 within 1e-7), far below what tells two tokens apart (about 1e-3).
@@ -39,18 +39,13 @@ def canonical_ranks(sizes: NDArray[np.intp], content: Matrix) -> NDArray[np.intp
     >>> canonical_ranks(np.array([1, 2, 1]), np.array([[0.5], [0.1], [0.7]])).tolist()
     [2, 0, 1]
     """
-    groups = _groups(sizes, content)
+    groups = groups_of_content(sizes, content)
     ranks = np.empty_like(groups)
     ranks[np.argsort(groups, kind="stable")] = np.arange(len(groups))
     return ranks
 
 
-def all_different(content: Matrix) -> bool:
-    """Whether no two points have equal content."""
-    return int(_groups(np.ones(len(content), dtype=np.intp), content).max()) == len(content) - 1
-
-
-def _groups(sizes: NDArray[np.intp], content: Matrix) -> NDArray[np.intp]:
+def groups_of_content(sizes: NDArray[np.intp], content: Matrix) -> NDArray[np.intp]:
     """The same for folders of equal size and content, rising in the canonical order."""
     groups = np.zeros(len(sizes), dtype=np.intp)
     for values in (sizes.astype(np.float64), *content.T):
@@ -75,7 +70,7 @@ def content_of_tensor(tensor: Floats, has_gaps: bool = False) -> tuple[Matrix, .
     Missing entries (NaN, if ``has_gaps``) are left out; a slice without any has content 0.
     """
     slabs = tensor.reshape(*tensor.shape[:2], -1)
-    largest = _largest_magnitude(slabs) or 1.0  # powers of numbers up to 1 do not overflow
+    largest = largest_magnitude(slabs) or 1.0  # powers of numbers up to 1 do not overflow
     sums = [np.zeros((_MOMENTS, n)) for n in slabs.shape]
     counts = [np.full(n, slabs.size / n) for n in slabs.shape]
     if has_gaps:
@@ -94,19 +89,10 @@ def content_of_tensor(tensor: Floats, has_gaps: bool = False) -> tuple[Matrix, .
     return tuple((total / count).T / units for total, count in zip(sums, counts, strict=True))[: tensor.ndim]
 
 
-def _largest_magnitude(slabs: Floats) -> float:
+def largest_magnitude(slabs: Floats) -> float:
     """Of the entries that are not missing; fmax and fmin pass over NaN."""
     largest = max(float(np.fmax.reduce(slabs, axis=None)), -float(np.fmin.reduce(slabs, axis=None)))
     return largest if largest == largest else 0.0
-
-
-def by_place(tensor: Floats, axis: str, other: str, places: Matrix) -> Matrix:
-    """(n,) mean over each slice along ``axis`` of its entries times their places on another axis, missing ones as 0."""
-    first, second = AXES.index(axis), AXES.index(other)
-    rest = tuple(number for number in range(tensor.ndim) if number not in (first, second))
-    sums = np.nansum(tensor, axis=rest, dtype=np.float64)  # the two axes that are left stand in their old order
-    sizes = np.abs(sums).max(initial=0.0) or 1.0
-    return np.asarray((sums if first < second else sums.T) @ places / len(places) / sizes)
 
 
 def content_of_affinity(affinity: Matrix) -> Matrix:

@@ -6,21 +6,19 @@ what is equal up to its error is treated alike or put in an order that comes fro
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from oattn_hub.geometry.canonical import (
-    all_different,
-    by_place,
     canonical_ranks,
     content_of_affinity,
     content_of_folders,
     tied,
 )
-from oattn_hub.geometry.checks import AXES, Floats, as_square, at_least, one_of
+from oattn_hub.geometry.checks import as_square, at_least, one_of
 from oattn_hub.geometry.markov import Component, components, connected, diffusion
 from oattn_hub.geometry.published import between_clusters, grow_as_published
 from oattn_hub.geometry.tree import PartitionTree
@@ -88,25 +86,6 @@ def grow(parts: Sequence[Component], content: Matrix, constant: float = 1.0) -> 
 def in_canonical_order(levels: NDArray[np.integer[Any]], content: Matrix) -> PartitionTree:
     """The tree of these levels (root first), siblings from the largest to the smallest, then by falling content."""
     return PartitionTree(np.stack([canonical_ranks(*content_of_folders(content, labels))[labels] for labels in levels]))
-
-
-def settle_order(
-    tensor: Floats, content: Mapping[str, Matrix], trees: Mapping[str, PartitionTree]
-) -> dict[str, PartitionTree]:
-    """The trees of a tensor, siblings of equal content in an order that fits the other trees.
-
-    In a block diagonal tensor any order of the query blocks is as good as another, but the keys must follow it: so
-    equals on one axis are ordered by what they are to the axes before, seen in the order of their leaves.
-    """
-    places: dict[str, Matrix] = {}
-    settled = dict(trees)
-    for axis in (name for name in AXES if name in trees):
-        if places and not all_different(content[axis]):
-            seen = [by_place(tensor, axis, other, places[other]) for other in places]
-            settled[axis] = in_canonical_order(trees[axis].labels, np.column_stack([content[axis], *seen]))
-        places[axis] = np.empty(settled[axis].n)
-        places[axis][settled[axis].leaf_order] = np.linspace(-1.0, 1.0, settled[axis].n)
-    return settled
 
 
 def _levels(part: Component, content: Matrix, constant: float) -> list[Labels]:
@@ -232,7 +211,7 @@ def _along(part: Component, content: Matrix) -> Labels:
 
 def _direction(part: Component, content: Matrix) -> Matrix:
     vectors = part.geometry.vectors[:, 1:][:, part.geometry.values[1:] > 1e-8]
-    for moment in content.T:
+    for moment in (*content.T, np.linspace(-1.0, 1.0, len(content))):  # last the numbering, which is canonical by then
         shares = (moment - moment.mean()) @ vectors
         if np.abs(shares).max(initial=0.0) > 1e-6 * len(moment):
             return np.asarray(vectors @ shares)

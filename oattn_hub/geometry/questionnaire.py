@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from types import MappingProxyType
@@ -17,8 +17,9 @@ from oattn_hub.geometry.affinity import cosine_affinity, distance_affinity, gaus
 from oattn_hub.geometry.canonical import content_of_tensor
 from oattn_hub.geometry.checks import AXES, Floats, as_tensor_with_gaps, at_least, one_of
 from oattn_hub.geometry.emd import PRECISIONS, emd_of_checked
-from oattn_hub.geometry.growing import MEDIANS, binary_tree, grow, settle_order
+from oattn_hub.geometry.growing import MEDIANS, binary_tree, grow
 from oattn_hub.geometry.markov import NORMALISATIONS, Diffusion, components, join_components
+from oattn_hub.geometry.numbering import Orders, canonical_orders
 from oattn_hub.geometry.published import grow_as_published
 from oattn_hub.geometry.tree import PartitionTree
 from oattn_hub.progress import Progress, silent
@@ -40,6 +41,17 @@ class Iteration:
     """Tree EMDs between the slices; empty for the initial trees, which come from the cosine affinity."""
     diffusions: Mapping[str, Diffusion]
     """Leading eigenpairs of the affinities' Markov operators."""
+
+    def reordered(self, places: Mapping[str, NDArray[np.intp]]) -> Iteration:
+        """The same after the points were reordered: new point ``i`` of an axis is old point ``places[axis][i]``."""
+        return Iteration(
+            trees=MappingProxyType({axis: tree.permuted(places[axis]) for axis, tree in self.trees.items()}),
+            affinities=MappingProxyType({axis: _square(m, places[axis]) for axis, m in self.affinities.items()}),
+            distances=MappingProxyType({axis: _square(m, places[axis]) for axis, m in self.distances.items()}),
+            diffusions=MappingProxyType(
+                {axis: Diffusion(d.values, d.vectors[places[axis]]) for axis, d in self.diffusions.items()}
+            ),
+        )
 
 
 class Questionnaire:
@@ -134,14 +146,21 @@ class Questionnaire:
         # The distances share their work among the cores themselves; BLAS threads beside them only wait for each other
         # (128 x 128 x 72 on two cores: 0.8 s with them, 0.35 s without).
         with threadpool_limits(1, user_api="blas"):
-            return self._fit(tensor, has_gaps, progress)
+            content = content_of_tensor(tensor, has_gaps)
+            orders = None if self.median == "published" else canonical_orders(tensor, content)
+            if orders is None:
+                return self._fit(tensor, content, has_gaps, progress)
+            ordered = [own[order] for own, order in zip(content, orders, strict=True)]
+            return self._fit(tensor[np.ix_(*orders)], ordered, has_gaps, progress)._renumbered(orders)
 
-    def _fit(self, tensor: Floats, has_gaps: bool, progress: Progress) -> Questionnaire:
+    def _fit(
+        self, tensor: Floats, moments: Sequence[NDArray[np.float64]], has_gaps: bool, progress: Progress
+    ) -> Questionnaire:
         axes = AXES[: tensor.ndim]
         order = ("head", "query", "key") if tensor.ndim == 3 else ("key", "query")
         total = 2 + self.n_iters * len(order)
         size = sum(float(np.nansum(np.abs(rows), dtype=np.float64)) for rows in tensor) / tensor.size
-        content = dict(zip(axes, content_of_tensor(tensor, has_gaps), strict=True))
+        content = dict(zip(axes, moments, strict=True))
         self.initial_ = self._initial(tensor, content, progress, total)
         history: list[Iteration] = []
         trees = dict(self.initial_.trees)
@@ -160,8 +179,6 @@ class Questionnaire:
                     self._grow(made, axis, distance_affinity(distances), content[axis])
                 trees[axis] = made.trees[axis]
                 progress("questionnaire", 2 + len(history) * len(order) + len(made.trees), total)
-            if len(history) == self.n_iters - 1 and self.median != "published":
-                made.trees = settle_order(tensor, content, made.trees)
             history.append(made.frozen())
         self.history_ = tuple(history)
         self.n_iter_ = len(history)
@@ -169,6 +186,15 @@ class Questionnaire:
         self.trees_ = MappingProxyType({axis: last.trees[axis] for axis in axes if axis in last.trees})
         self.affinities_ = MappingProxyType({axis: last.affinities[axis] for axis in axes if axis in last.affinities})
         self.convergence_ = MappingProxyType({axis: self._changes(axis) for axis in axes})
+        return self
+
+    def _renumbered(self, orders: Orders) -> Questionnaire:
+        """Give the points their own numbers back: point ``i`` was fitted as point ``orders[axis][i]`` of the tensor."""
+        places = {axis: np.argsort(order) for axis, order in zip(AXES, orders, strict=False)}
+        self.initial_ = self.initial_.reordered(places)
+        self.history_ = tuple(made.reordered(places) for made in self.history_)
+        self.trees_ = MappingProxyType({axis: tree.permuted(places[axis]) for axis, tree in self.trees_.items()})
+        self.affinities_ = MappingProxyType({axis: _square(m, places[axis]) for axis, m in self.affinities_.items()})
         return self
 
     def __getattr__(self, name: str) -> Any:
@@ -252,6 +278,10 @@ class Questionnaire:
                 for old, new in pairwise(trees)
             ]
         )
+
+
+def _square(matrix: NDArray[np.float64], order: NDArray[np.intp]) -> NDArray[np.float64]:
+    return matrix[np.ix_(order, order)]
 
 
 class _Pass:

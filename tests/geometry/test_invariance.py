@@ -62,9 +62,11 @@ def test_permuting_any_axis_permutes_the_result(golden: Callable[[str], Golden],
         assert permuted_network == pytest.approx(network, rel=1e-6)
 
 
-@settings(max_examples=15)
+@settings(max_examples=30)
 @given(
-    st.sampled_from(["blocks", "constant", "zero", "identity", "ladder", "duplicates", "checkerboard"]),
+    st.sampled_from(
+        ["blocks", "constant", "zero", "identity", "ladder", "duplicates", "checkerboard", "shifts", "one-hot", "gaps"]
+    ),
     st.sampled_from(["flexible", "binary"]),
     st.integers(0, 1000),
 )
@@ -91,9 +93,31 @@ def symmetric_tensor(kind: str) -> Array:
             return 2.0 ** -np.abs(np.subtract.outer(np.arange(9), np.arange(9)))[:, :, None] * np.arange(1.0, 4.0)
         case "duplicates":
             return np.repeat(np.repeat(np.random.default_rng(5).random((3, 4, 2)), 3, axis=0), 2, axis=2)
+        case "shifts":  # attention by relative position only, without a border: every query is like every other
+            waves = np.random.default_rng(5).random((12, 3))
+            return waves[np.subtract.outer(np.arange(12), np.arange(12)) % 12]
+        case "one-hot":  # hard attention: every row of every head has the same moments
+            return np.eye(12)[np.random.default_rng(5).integers(12, size=(14, 6))].transpose(0, 2, 1)
+        case "gaps":
+            masked = np.round(np.random.default_rng(5).random((8, 8, 3)), 1)
+            masked[np.triu_indices(8, 1)] = np.nan
+            return masked
         case "checkerboard":
             return np.stack([np.indices((6, 6)).sum(axis=0) % 2.0, np.indices((6, 6)).sum(axis=0) // 2 % 2.0], axis=2)
     return np.kron(np.eye(3)[:, :, None] * [1.0, 2.0], np.ones((3, 3, 2)))
+
+
+@pytest.mark.parametrize("name", ["cut_off_token_48x48x12.npz", "smollm_probs_40x40x30.npz"])
+def test_what_is_zero_but_for_noise_has_no_direction(golden: Callable[[str], Golden], name: str) -> None:
+    """Padding: queries and keys without any attention, and noise that is added, not multiplied."""
+    X = golden(name)["X"].astype(np.float64)
+    X[30:], X[:, 30:], X[::6], X[:, 3::7] = 0.0, 0.0, 0.0, 0.0
+    heads, network = entropies(X)
+    rng = np.random.default_rng(0)
+    for _ in range(2):
+        noisy, noisy_network = entropies(X + 1e-10 * np.sqrt(np.mean(X**2)) * rng.standard_normal(X.shape))
+        np.testing.assert_allclose(noisy, heads, rtol=1e-6)
+        assert noisy_network == pytest.approx(network, rel=1e-6)
 
 
 @pytest.mark.parametrize("build", [flexible_tree, binary_tree])
