@@ -21,7 +21,8 @@ from oattn_hub.report.figures import top_and_bottom
 from oattn_hub.report.plot import Panel, PlannedFigure, render
 
 KINDS = ("scores", "probs")
-BATCHES = 10  # the paper's; its Table 1 is over 6 of them, its Table 2 over 5
+BATCHES = 10  # the paper's; its Table 2 is over 5 of them, its Table 1 over
+TABLE_1_BATCHES = 6
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,7 @@ class Printed:
     """What the paper prints about one of its two models: whose tensors it took, Table 1 and Table 2."""
 
     model: str
+    n_heads: int
     kind: str
     top: tuple[str, ...]
     bottom: tuple[str, ...]
@@ -37,6 +39,7 @@ class Printed:
 
 VIT = Printed(
     model="ViT-B/16 on CIFAR-10 (144 heads, 197 tokens)",
+    n_heads=144,
     kind="probs",
     top=("(2, 5)", "(3, 6)", "(2, 10)"),
     bottom=("(2, 4)", "(3, 10)", "(1, 11)"),
@@ -44,6 +47,7 @@ VIT = Printed(
 )
 TRANSFORMER_XL = Printed(
     model="Transformer-XL on WikiText-103 (128 heads, 256 tokens)",
+    n_heads=128,
     kind="scores",
     top=("(13, 3)", "(1, 0)", "(7, 7)"),
     bottom=("(6, 0)", "(7, 5)", "(3, 5)"),
@@ -153,6 +157,8 @@ def write_results(
         "",
         *table_1(printed, reports),
         "",
+        *table_1_as_counted(printed, reports),
+        "",
         *table_2(printed, reports),
         "",
         "## What agrees with the paper and what does not",
@@ -178,6 +184,43 @@ def table_1(printed: Printed, reports: dict[str, oh.Report]) -> list[str]:
             cells = [cell for kind in KINDS for cell in ours[kind][place][column : column + 2]]
             rows.append(f"| {side} {place + 1} | {head} | 6/6 | {' | '.join(cells)} |")
     return rows
+
+
+def table_1_as_counted(printed: Printed, reports: dict[str, oh.Report]) -> list[str]:
+    """Table 1 with the paper's 6 batches and the size of its sets, beside all of ours."""
+    paper_size = round(printed.n_heads / 10)
+    rows = [
+        f"**Table 1 as the paper counts it.** It takes {TABLE_1_BATCHES} batches and sets of 10 %, {paper_size} of its "
+        f"{printed.n_heads} heads. In how many batches the three most frequent heads are in the set, how many are "
+        "in the bottom set of all batches, and how many would be if every batch ranked the heads at random.",
+        "",
+        "| kind | batches | heads in a set | top three | bottom three | always in the bottom | at random |",
+        "|---|---|---|---|---|---|---|",
+        f"| paper, {printed.kind} | {TABLE_1_BATCHES} | {paper_size} of {printed.n_heads} | 6, 6, 6 | 6, 6, 6 | "
+        f"3 or more | {_always_by_chance(printed.n_heads, paper_size, TABLE_1_BATCHES):.2g} |",
+    ]
+    for kind in KINDS:
+        entropies = reports[kind].group(None).entropies
+        own_size = max(1, round(entropies.shape[1] / 10))
+        settings = ((TABLE_1_BATCHES, own_size), (TABLE_1_BATCHES, paper_size), (len(entropies), own_size))
+        rows += [_counted_row(kind, entropies[:batches], size) for batches, size in dict.fromkeys(settings)]
+    return rows
+
+
+def _counted_row(kind: str, entropies: np.ndarray, size: int) -> str:
+    n_batches, n_heads = entropies.shape
+    size = min(size, n_heads)
+    order = np.argsort(entropies, axis=1, kind="stable")
+    low, high = (np.bincount(chosen.ravel(), minlength=n_heads) for chosen in (order[:, :size], order[:, -size:]))
+    top, bottom = (", ".join(map(str, np.sort(counts)[::-1][:3])) for counts in (high, low))
+    chance = _always_by_chance(n_heads, size, n_batches)
+    always = np.count_nonzero(low == n_batches)
+    return f"| {kind} | {n_batches} | {size} of {n_heads} | {top} | {bottom} | {always} | {chance:.2g} |"
+
+
+def _always_by_chance(n_heads: int, size: int, batches: int) -> float:
+    """How many heads would be in a set of this size in all batches if each batch drew it at random."""
+    return float(n_heads * (size / n_heads) ** batches)
 
 
 def table_2(printed: Printed, reports: dict[str, oh.Report]) -> list[str]:

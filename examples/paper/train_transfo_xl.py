@@ -3,10 +3,13 @@
     python examples/paper/train_transfo_xl.py --train TRAIN.txt --test TEST.txt --out FOLDER
 
 The paper: 16 layers x 8 heads, width 410, context 256, WikiText-103, Adam. It prints a learning rate of 2.5e-3; the
-published recipe for this size, and the default here, is 2.5e-4. The model of this folder:
+published recipe for this size, and the default here, is 2.5e-4. That recipe gives all words one width (`--div-val` 1;
+4 is that of the large model on the Hub). Texts are read line by line and kept as numbers of 4 bytes.
+
+`reproduce.py txl` fetches WikiText-103 and calls this. The model of this folder:
 
     python examples/paper/train_transfo_xl.py --train wikitext-2/valid.txt --test wikitext-2/test.txt --out FOLDER \\
-        --layers 4 --width 96 --inner 192 --words 8000 --cutoffs 2000 --context 64 --memory 128 --batch 4 \\
+        --layers 4 --width 96 --inner 192 --words 8000 --cutoffs 2000 --div-val 4 --context 64 --memory 128 --batch 4 \\
         --pre-norm --learning-rate 3e-3 --minutes 19 --test-words 20000
 
 The saved config has no memory (`mem_len` 0), because the paper's attention matrices are 256 x 256; to carry memory
@@ -16,7 +19,7 @@ from segment to segment set `model.transformer.mem_len`. A run that was stopped 
 import argparse
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +28,10 @@ import torch
 from training import Budget
 
 from oattn_hub.models.transfo_xl import TransfoXLConfig, TransfoXLLMHeadModel
-from oattn_hub.models.words import build_word_tokenizer
+from oattn_hub.models.words import build_word_tokenizer, word_numbers
 
 
-def arguments() -> argparse.Namespace:
+def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--train", type=Path, required=True, help="text to train on, words separated by blanks")
     parser.add_argument("--test", type=Path, required=True, help="text to measure perplexity on, at the end")
@@ -39,6 +42,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--inner", type=int, default=2100, help="width of the feed-forward layer")
     parser.add_argument("--words", type=int, help="size of the vocabulary (default: every word of --train)")
     parser.add_argument("--cutoffs", type=int, nargs="*", default=[20000, 40000, 200000], help="adaptive softmax")
+    parser.add_argument("--div-val", type=int, default=1, help="how many times narrower each rarer cluster is")
     parser.add_argument("--context", type=int, default=256, help="tokens a segment")
     parser.add_argument("--memory", type=int, default=256, help="remembered tokens while training")
     parser.add_argument("--batch", type=int, default=60, help="parallel streams of text")
@@ -47,7 +51,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--dropout", type=float, default=0.1)
     parser.add_argument("--test-words", type=int, help="measure on the first words of --test only (default: all)")
     parser.add_argument("--minutes", type=float, default=1440, help="training time (default: a day)")
-    return parser.parse_args()
+    return parser.parse_args(given)
 
 
 def build_model(options: argparse.Namespace, n_words: int) -> TransfoXLLMHeadModel:
@@ -57,6 +61,7 @@ def build_model(options: argparse.Namespace, n_words: int) -> TransfoXLLMHeadMod
             cutoffs=[cutoff for cutoff in options.cutoffs if cutoff < n_words],
             d_model=options.width,
             d_embed=options.width,
+            div_val=options.div_val,
             n_head=options.heads,
             d_head=options.width // options.heads,
             d_inner=options.inner,
@@ -80,7 +85,7 @@ def segments(words: torch.Tensor, batch: int, context: int) -> Iterator[tuple[to
     streams = words[: batch * length].view(batch, length)
     following = words[1 : batch * length + 1].view(batch, length)
     for start in range(0, length, context):
-        yield streams[:, start : start + context], following[:, start : start + context]
+        yield streams[:, start : start + context].long(), following[:, start : start + context].long()
 
 
 def train(model: Any, words: torch.Tensor, options: argparse.Namespace) -> Budget:
@@ -121,14 +126,19 @@ def perplexity(model: Any, words: torch.Tensor, context: int, with_memory: bool)
     return math.exp(total / (len(words) - 1))
 
 
-def main() -> None:
-    options = arguments()
+def read_words(tokenizer: Any, path: Path) -> torch.Tensor:
+    """A text as numbers, (words,), int32."""
+    with path.open(encoding="utf-8") as lines:
+        return torch.from_numpy(word_numbers(tokenizer, lines))
+
+
+def main(given: Sequence[str] | None = None) -> None:
+    options = arguments(given)
     torch.manual_seed(0)
     options.out.mkdir(parents=True, exist_ok=True)
-    text = options.train.read_text(encoding="utf-8")
-    tokenizer = build_word_tokenizer(text, options.words)
-    words = torch.tensor(tokenizer(text).input_ids)
-    test_words = torch.tensor(tokenizer(options.test.read_text(encoding="utf-8")).input_ids)[: options.test_words]
+    with options.train.open(encoding="utf-8") as lines:
+        tokenizer = build_word_tokenizer(lines, options.words)
+    words, test_words = read_words(tokenizer, options.train), read_words(tokenizer, options.test)[: options.test_words]
     model = build_model(options, len(tokenizer)).to("cuda" if torch.cuda.is_available() else "cpu")
     untrained = perplexity(model, test_words, options.context, with_memory=True)
     budget = train(model, words, options)

@@ -8,6 +8,7 @@ from the training text of WikiText-103. Contexts are read without memory, so tha
 """
 
 import argparse
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from oattn_hub.attention import calibration_inputs, load_model
 from oattn_hub.models.words import build_word_tokenizer
 
 
-def main() -> None:
+def main(given: Sequence[str] | None = None) -> None:
     here = Path(__file__).parent
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="text, words separated by blanks as in WikiText")
@@ -28,13 +29,13 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=256, help="tokens a context")
     parser.add_argument("--out", type=Path, default=Path("paper-transfo-xl"), help="folder for results.md and figures")
     parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args()
+    options = parser.parse_args(given)
 
     loaded = load_model(options.model, allow_pickle=options.allow_pickle)
     loaded.model.transformer.forget_memory()
     if options.vocabulary is not None:
-        tokenizer = build_word_tokenizer(options.vocabulary.read_text(encoding="utf-8"))
-        loaded = replace(loaded, processor=tokenizer)
+        with options.vocabulary.open(encoding="utf-8") as lines:
+            loaded = replace(loaded, processor=build_word_tokenizer(lines))
     inputs = calibration_inputs(loaded, options.data, options.batches, options.tokens, options.seed)
     print(experiment.run(experiment.TRANSFORMER_XL, loaded, inputs, options.out, options.seed))
 

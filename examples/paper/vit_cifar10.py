@@ -8,6 +8,7 @@ CIFAR-10; any transformers or timm vision model can be given.
 """
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 
 import experiment
@@ -17,7 +18,7 @@ from PIL import Image
 from oattn_hub.attention import calibration_inputs, load_model
 
 
-def main() -> None:
+def main(given: Sequence[str] | None = None) -> None:
     here = Path(__file__).parent
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="folder of cifar10-test.npz")
@@ -25,7 +26,7 @@ def main() -> None:
     parser.add_argument("--batches", type=int, default=experiment.BATCHES, help="images, one context each")
     parser.add_argument("--out", type=Path, default=Path("paper-vit"), help="folder for results.md and the figures")
     parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args()
+    options = parser.parse_args(given)
 
     loaded = load_model(options.model)
     with np.load(options.data / "cifar10-test.npz") as file:
