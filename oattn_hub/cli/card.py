@@ -17,6 +17,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Of what, for which repo, and where to."""
     parser.add_argument("folder", type=Path, help="a folder written by `oattn analyze` or `oattn prune`")
     parser.add_argument("--repo", metavar="REPO_ID", help="where it will be published, for the snippet in the card")
+    parser.add_argument(
+        "--base-model", metavar="ID", help="what the model is called on the Hub, if it was loaded from a folder"
+    )
     parser.add_argument("--out", type=Path, metavar="DIR", help="write README.md and its figures here (else to stdout)")
 
 
@@ -24,8 +27,9 @@ def check(args: argparse.Namespace) -> None:
     """Refuse what cannot work."""
     if not args.folder.is_dir():
         raise LoadError(f"There is no folder {args.folder}. Name one that `oattn analyze` or `oattn prune` wrote.")
-    if args.repo is not None:
-        checks.repo_id(args.repo)
+    for name in (args.repo, args.base_model):
+        if name is not None:
+            checks.repo_id(name)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -33,8 +37,8 @@ def run(args: argparse.Namespace) -> int:
     from oattn_hub.hub import card_of, write_card
 
     if args.out is None:
-        sys.stdout.write(card_of(args.folder, args.repo))
+        sys.stdout.write(card_of(args.folder, args.repo, args.base_model))
         return 0
-    path = write_card(args.folder, args.out, args.repo)
+    path = write_card(args.folder, args.out, args.repo, args.base_model)
     console().print(f"The card is {path}.", soft_wrap=True)
     return 0

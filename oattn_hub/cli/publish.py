@@ -26,6 +26,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--include", action="append", default=[], metavar="FILE", help="a further file of the folder; may be repeated"
     )
+    parser.add_argument(
+        "--base-model", metavar="ID", help="what the model is called on the Hub, if it was loaded from a folder"
+    )
     parser.add_argument("--space", action="store_true", help="publish the page, or a sweep's leaderboard, as a Space")
     parser.add_argument(
         "--collection", metavar="TITLE", help="of a sweep: publish every report too, and collect them under this title"
@@ -47,6 +50,8 @@ def check(args: argparse.Namespace) -> None:
             f"There is no folder {args.folder}. Name one that `oattn analyze`, `oattn prune` or `oattn sweep` wrote."
         )
     checks.repo_id(args.repo_id)
+    if args.base_model is not None:
+        checks.repo_id(args.base_model)
     if args.report is not None:
         checks.report(args.report)
 
@@ -77,6 +82,7 @@ def _publish_repo(args: argparse.Namespace) -> Publication:
         args.repo_id,
         report=args.report,
         include=args.include,
+        base_model=args.base_model,
         private=args.private or None,
         revision=args.revision,
         create_pr=args.create_pr,

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from oattn_hub.cards import render
+from oattn_hub.errors import InvalidInput
 from oattn_hub.hub.readme import build_readme
 from oattn_hub.report import findings as words
 from oattn_hub.report.answer import GO, STAY, Answer, answer
@@ -37,25 +38,32 @@ _CAPTIONS = {
 }
 
 
-def report_readme(report: Report, figures: Iterable[Path], repo_id: str | None = None) -> str:
-    """The README of a results repo; ``figures`` are files that lie in ``figures/`` beside it."""
+def report_readme(
+    report: Report, figures: Iterable[Path], repo_id: str | None = None, base_model: str | None = None
+) -> str:
+    """The README of a results repo; ``figures`` are files that lie in ``figures/`` beside it.
+
+    ``base_model`` is what the model is called on the Hub, if it was loaded from elsewhere.
+    """
     names = [path.stem for path in figures]
     summary = words.answer_sentences(report)[0]
     metadata = {
         "library_name": "oattn_hub",
-        **base_metadata(report.model),
+        **base_metadata(report.model, base_model),
         **_datasets(report),
         **({"metrics": [metric.name for metric in report.evaluation.metrics]} if report.evaluation else {}),
         "tags": ["oattn_hub", "attention-head-report", "interpretability", "attention"],
         "oattn_hub": {"kind": "report", "summary": summary},
     }
-    return build_readme(metadata, render("report.md.j2", _report_values(report, names, repo_id)))
+    return build_readme(metadata, render("report.md.j2", _report_values(report, names, repo_id, base_model)))
 
 
-def _report_values(report: Report, figures: list[str], repo_id: str | None) -> dict[str, Any]:
+def _report_values(
+    report: Report, figures: list[str], repo_id: str | None, base_model: str | None = None
+) -> dict[str, Any]:
     found = answer(report)
     return {
-        "model_name": report.model.id,
+        "model_name": base_model or report.model.id,
         "batches": report.settings.batches,
         "tokens": report.settings.tokens,
         "percent": f"{100 * report.settings.fraction:g}",
@@ -147,10 +155,10 @@ def validation_values(section: ValidationSection, figures: Iterable[str]) -> dic
     return {"findings": section.findings, "columns": columns, "rows": rows, "figures": own}
 
 
-def base_metadata(model: ModelInfo) -> dict[str, Any]:
+def base_metadata(model: ModelInfo, named: str | None = None) -> dict[str, Any]:
     """What the front matter says about the measured model: only an id that the Hub can know is called a base model."""
     metadata: dict[str, Any] = {}
-    if base := hub_id(model.id, model.source):
+    if base := hub_id(model.id, model.source, named):
         metadata["base_model"] = base
     if model.license:
         metadata["license"] = model.license
@@ -165,8 +173,15 @@ def _datasets(report: Report) -> dict[str, list[str]]:
     return {"datasets": found} if found else {}
 
 
-def hub_id(model_id: str, source: str | None) -> str | None:
-    """The model's name if it is one on the Hub, not a folder on somebody's disk or an object in somebody's memory."""
+def hub_id(model_id: str, source: str | None, named: str | None = None) -> str | None:
+    """The model's name if it is one on the Hub, not a folder on somebody's disk or an object in somebody's memory.
+
+    What the user named it is taken for that.
+    """
+    if named is not None:
+        if not _HUB_ID.fullmatch(named):
+            raise InvalidInput(f"base_model is {named!r}; write the id of a model on the Hub, owner/name.")
+        return named
     on_hub = source is not None and not Path(source).exists() and _HUB_ID.fullmatch(model_id)
     return model_id if on_hub else None
 

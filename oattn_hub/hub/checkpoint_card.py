@@ -31,26 +31,31 @@ def checkpoint_readme(
     license: str | None = None,
     evaluation: EvaluationSection | None = None,
     figures: Iterable[str] = (),
+    base_model: str | None = None,
 ) -> str:
-    """The README of a checkpoint repo, from its manifest, its config and what was measured."""
+    """The README of a checkpoint repo, from its manifest, its config and what was measured.
+
+    ``base_model`` is what the unpruned model is called on the Hub, if it was loaded from elsewhere.
+    """
     from oattn_hub.pruning.costs import saving_rows  # needs torch; a report is published without
 
     config = read_json(folder / "config.json")
     plan = manifest["plan"]
-    base = hub_id(plan["model"]["id"], plan["model"]["source"])
+    base = hub_id(plan["model"]["id"], plan["model"]["source"], base_model)
     removed, total = len(plan["heads"]), plan["n_heads"]
+    summary = f"{removed} of {total} heads removed, {manifest['variant']}" if removed else "no head removed"
     metadata: dict[str, Any] = {
         "library_name": _library(manifest),
         **({"base_model": base} if base else {}),
         **({"license": license} if license else {}),
         **_task(manifest),
         "tags": ["oattn_hub", "pruned", "attention-head-pruning"],
-        "oattn_hub": {"kind": "checkpoint", "summary": f"{removed} of {total} heads removed, {manifest['variant']}"},
+        "oattn_hub": {"kind": "checkpoint", "summary": summary},
         **_results(manifest, repo_id, evaluation),
     }
     values = {
-        "title": repo_id.split("/")[1] if repo_id else f"{plan['model']['id'].split('/')[-1]} without {removed} heads",
-        "base": plan["model"]["id"] or manifest["class"],
+        "title": repo_id.split("/")[1] if repo_id else _title(plan["model"]["id"], removed),
+        "base": base_model or plan["model"]["id"] or manifest["class"],
         "removed": removed,
         "n_heads": total,
         "cut": manifest["variant"] == "cut",
@@ -70,6 +75,11 @@ def checkpoint_readme(
         "provenance": _provenance(manifest, license),
     }
     return build_readme(metadata, render("checkpoint.md.j2", values))
+
+
+def _title(model_id: str, removed: int) -> str:
+    name = model_id.split("/")[-1]
+    return f"{name} without {removed} head{'s' if removed > 1 else ''}" if removed else name
 
 
 def _library(manifest: Mapping[str, Any]) -> str:
@@ -127,7 +137,8 @@ def _uncertainty(plan: Mapping[str, Any], evaluation: EvaluationSection | None) 
     cost = plan["cost"]
     if "verified_on" in cost:
         words = increase_words(cost)
-        return f"{words[0].upper()}{words[1:]}; the search for these heads never saw these inputs."
+        other = "the ranking was chosen on these inputs too" if "compared" in cost else "they did not choose the heads"
+        return f"{words[0].upper()}{words[1:]}; {other}."
     if not evaluation or plan["score"] not in {score.name for score in evaluation.scores}:
         return ""
     curve = evaluation.score(plan["score"]).curves.get(cost["metric"])

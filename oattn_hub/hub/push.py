@@ -33,18 +33,20 @@ def push_report(
     report: Report,
     repo_id: str,
     *,
+    base_model: str | None = None,
     commit_message: str | None = None,
     dry_run: str | Path | None = None,
     **options: Any,
 ) -> Publication:
     """Publish a report in one commit: data, card, figures and page.
 
+    ``base_model`` is what the model is called on the Hub, if it was loaded from a folder; ``hub variants`` looks for it.
     ``options`` are those of :func:`publish_folder`: ``private``, ``revision``, ``create_pr``, ``parent_commit``,
     ``token``, ``endpoint``. With ``dry_run`` the exact folder is written there and nothing is sent.
     """
     message = commit_message or f"Head report of {report.model.id}"
     with _folder(dry_run) as folder:
-        write_report_folder(report, folder, repo_id)
+        write_report_folder(report, folder, repo_id, base_model)
         return _publish(folder, repo_id, "report", message, dry_run, options)
 
 
@@ -56,6 +58,7 @@ def push_checkpoint(
     verify: bool = True,
     license: str | None = None,
     evaluation: EvaluationSection | None = None,
+    base_model: str | None = None,
     commit_message: str | None = None,
     dry_run: str | Path | None = None,
     **options: Any,
@@ -68,7 +71,7 @@ def push_checkpoint(
     """
     with _folder(dry_run) as folder:
         pruned.save_pretrained(folder, variant=variant, verify=verify)
-        write_checkpoint_card(folder, repo_id, license, evaluation or pruned.evaluation)
+        write_checkpoint_card(folder, repo_id, license, evaluation or pruned.evaluation, base_model)
         message = commit_message or _message(read_json(folder / _MANIFEST))
         return _publish(folder, repo_id, "checkpoint", message, dry_run, options)
 
@@ -79,6 +82,7 @@ def push_folder(
     *,
     report: str | Path | None = None,
     include: Iterable[str] = (),
+    base_model: str | None = None,
     commit_message: str | None = None,
     dry_run: str | Path | None = None,
     **options: Any,
@@ -86,14 +90,14 @@ def push_folder(
     """Publish a folder that ``report.save`` or ``pruned.save_pretrained`` wrote: what it is made of, nothing else.
 
     ``report`` is the folder of the report that a checkpoint's card takes its evaluation from; ``include`` names
-    further files of the folder, or patterns such as ``notes/*.md``.
+    further files of the folder, or patterns such as ``notes/*.md``; ``base_model`` as for :func:`push_report`.
     """
     more = included(Path(source), include)
     if kind_of(Path(source)) == "report":
         found = _load_report(source)
         with _folder(dry_run) as folder:
             copy_files(Path(source), folder, more)
-            write_report_folder(found, folder, repo_id)
+            write_report_folder(found, folder, repo_id, base_model)
             message = commit_message or f"Head report of {found.model.id}"
             return _publish(folder, repo_id, "report", message, dry_run, options)
     from oattn_hub.pruning import read_manifest
@@ -102,7 +106,7 @@ def push_folder(
     with _folder(dry_run) as folder:
         copy_files(Path(source), folder, [*manifest.get("files", manifest["sha256"]), _MANIFEST, *more])
         evaluation = _load_report(report).evaluation if report is not None else None
-        write_checkpoint_card(folder, repo_id, evaluation=evaluation)
+        write_checkpoint_card(folder, repo_id, evaluation=evaluation, base_model=base_model)
         return _publish(folder, repo_id, "checkpoint", commit_message or _message(manifest), dry_run, options)
 
 
@@ -114,13 +118,15 @@ def kind_of(folder: Path) -> str:
     raise FormatError(f"{folder} holds neither a report (report.json) nor a pruned checkpoint ({_MANIFEST}).")
 
 
-def write_report_folder(report: Report, folder: Path, repo_id: str | None = None) -> Path:
+def write_report_folder(
+    report: Report, folder: Path, repo_id: str | None = None, base_model: str | None = None
+) -> Path:
     """Everything a results repo holds."""
     report = shareable(report)
     report.save(folder)
     report.write_page(folder / "report.html")
     figures = report.save_figures(folder / "figures")
-    write_text(folder / "README.md", report_readme(report, figures, repo_id))
+    write_text(folder / "README.md", report_readme(report, figures, repo_id, base_model))
     return folder
 
 
@@ -129,6 +135,7 @@ def write_checkpoint_card(
     repo_id: str | None = None,
     license: str | None = None,
     evaluation: EvaluationSection | None = None,
+    base_model: str | None = None,
 ) -> Path:
     """Add the card to a checkpoint's folder; ``evaluation`` serves where the folder has none of its own."""
     from oattn_hub.report.evaluation import EvaluationSection
@@ -151,6 +158,7 @@ def write_checkpoint_card(
         license=license,
         evaluation=evaluation,
         figures=[figure.name for figure in figures],
+        base_model=base_model,
     )
     write_text(folder / "README.md", readme)
     return folder / "README.md"
@@ -187,29 +195,30 @@ def _last_name(word: str) -> str:
     return Path(word).name if Path(word).is_absolute() or Path(word).exists() else word
 
 
-def card_of(source: str | Path, repo_id: str | None = None) -> str:
+def card_of(source: str | Path, repo_id: str | None = None, base_model: str | None = None) -> str:
     """The card of a report's or a checkpoint's folder, without a network and without drawing its figures."""
     if kind_of(Path(source)) == "report":
         from oattn_hub.report.plot import planned_figures
 
         report = shareable(_load_report(source))
-        return report_readme(report, [Path(f"{figure.name}.png") for figure in planned_figures(report)], repo_id)
+        figures = [Path(f"{figure.name}.png") for figure in planned_figures(report)]
+        return report_readme(report, figures, repo_id, base_model)
     with TemporaryDirectory(prefix="oattn-") as temporary:
-        return write_card(source, Path(temporary) / "card", repo_id).read_text(encoding="utf-8")
+        return write_card(source, Path(temporary) / "card", repo_id, base_model).read_text(encoding="utf-8")
 
 
-def write_card(source: str | Path, target: Path, repo_id: str | None = None) -> Path:
+def write_card(source: str | Path, target: Path, repo_id: str | None = None, base_model: str | None = None) -> Path:
     """Write the card and the figures that it shows to a new or empty folder; returns the README."""
     with _folder(target) as folder:
         if kind_of(Path(source)) == "report":
             report = shareable(_load_report(source))
             figures = report.save_figures(folder / "figures")
-            write_text(folder / "README.md", report_readme(report, figures, repo_id))
+            write_text(folder / "README.md", report_readme(report, figures, repo_id, base_model))
             return folder / "README.md"
         for name in (_MANIFEST, "config.json", _EVALUATION):
             if (Path(source) / name).exists():
                 shutil.copy(Path(source) / name, folder / name)
-        return write_checkpoint_card(folder, repo_id)
+        return write_checkpoint_card(folder, repo_id, base_model=base_model)
 
 
 def _load_report(folder: str | Path) -> Report:
@@ -220,9 +229,10 @@ def _load_report(folder: str | Path) -> Report:
 
 def _message(manifest: dict[str, Any]) -> str:
     plan = manifest["plan"]
-    return (
-        f"{plan['model']['id'] or manifest['class']} without {len(plan['heads'])} of {plan['n_heads']} attention heads"
-    )
+    name = plan["model"]["id"] or manifest["class"]
+    if not plan["heads"]:
+        return f"{name}, no head removed"
+    return f"{name} without {len(plan['heads'])} of {plan['n_heads']} attention heads"
 
 
 def _publish(

@@ -108,10 +108,11 @@ def evaluate(
 
 @dataclass(frozen=True, eq=False)
 class _Run:
-    """One score, and one list of values for each of its runs (random has several)."""
+    """One score, one list of values for each of its runs (random has several), and what they are means of."""
 
     score: Score
     values: list[Values]
+    by_input: Values | None
     seconds: float
 
 
@@ -194,10 +195,11 @@ def _score_values(
                 values = [score.measure(replace(subject, seed=subject.seed + draw)) for draw in range(seeds)]
             else:
                 values = [score.measure(subject)]
+            by_input = score.by_input(subject) if score.by_input else None
         except InvalidInput as error:  # one score that does not apply must not cost the others
             notes.append(f"{score.title} was left out: {error}")
             continue
-        runs.append(_Run(score, values, time.perf_counter() - start))
+        runs.append(_Run(score, values, by_input, time.perf_counter() - start))
     progress("scores", len(scores), len(scores))
     return runs, notes
 
@@ -272,6 +274,7 @@ def _result(
     by_metric = {m.name: np.array([[point[m.name] for point in (baseline, *line)] for line in lines]) for m in metrics}
     drawn = {name: _resampled(values, seed) for name, values in by_metric.items()}
     area = drawn["divergence"][:, 1:].mean(axis=1)
+    low, high = ((), ()) if run.by_input is None else mean_interval(run.by_input)
     return ScoreResult(
         name=run.score.name,
         title=run.score.title,
@@ -284,7 +287,26 @@ def _result(
         auc_low=float(np.quantile(area, 0.025)),
         auc_high=float(np.quantile(area, 0.975)),
         spearman=_spearman(run, ablation),
+        low=low,
+        high=high,
     )
+
+
+def mean_interval(values: Values) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """The 95 % intervals of the means of rows, Student's t; none from one value, of which nothing can be said.
+
+    >>> low, high = mean_interval(np.array([[1.0, 2.0, 3.0]]))
+    >>> round(low[0], 3), round(high[0], 3)
+    (-0.484, 4.484)
+    """
+    from scipy.stats import t as student
+
+    n = values.shape[1]
+    if n < 2:
+        return (), ()
+    half = student.ppf(0.975, n - 1) * values.std(axis=1, ddof=1) / np.sqrt(n)
+    mean = values.mean(axis=1)
+    return tuple((mean - half).tolist()), tuple((mean + half).tolist())
 
 
 def increase_interval(metric: Metric, before: Values, after: Values, seed: int) -> tuple[float, float]:

@@ -243,6 +243,7 @@ def _known_cost(section: EvaluationSection | None, score: str, heads: list[Head]
                 "n_inputs": section.n_inputs,
                 "inputs": section.evaluation_fingerprint,
                 "verified_on": section.evaluation,
+                "compared": sum(result.name != "random" for result in section.scores),
             }
     return None
 

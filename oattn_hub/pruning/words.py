@@ -23,7 +23,8 @@ def cost_lines(plan: Mapping[str, Any]) -> list[str]:
     if not cost:
         reason = plan["chosen_by"].get("not_measured")
         return [f"The cost of these heads was not measured{f': {reason}' if reason else ''}"]
-    lines = [_look(look, "on inputs that chose nothing") for look in cost.get("lengths", [cost])]
+    where = "on inputs that also chose the ranking" if "compared" in cost else "on inputs that chose nothing"
+    lines = [_look(look, where) for look in cost.get("lengths", [cost])]
     if "max_loss_increase" in plan["chosen_by"] and "upper" in cost:
         lines.append(_promise(plan, cost))
     lines += [_look(look, "last look, on inputs that decided nothing") for look in cost.get("last_look", [])]
@@ -35,9 +36,18 @@ def _look(look: Mapping[str, Any], where: str) -> str:
     bound = f", at most {amount(look, 'upper')} with 95 % confidence" if "upper" in look else ""
     interval = increase_words(look) if "low" in look else f"worse by {amount(look, 'increase')}"
     return (
-        f"{look['title']}, {at}{where}: {look['before']:.4f} -> {look['after']:.4f}, {interval}{bound} "
+        f"{look['title']}, {at}{where}: {_plain(look['before'])} -> {_plain(look['after'])}, {interval}{bound} "
         f"({look['n_inputs']} inputs: {look['verified_on']})"
     )
+
+
+def _plain(value: float) -> str:
+    """Four digits; what rounding left of a zero has no sign.
+
+    >>> _plain(-3e-8), _plain(0.01364)
+    ('0.0000', '0.0136')
+    """
+    return f"{value if abs(value) >= 5e-5 else 0.0:.4f}"
 
 
 def _promise(plan: Mapping[str, Any], cost: Mapping[str, Any]) -> str:

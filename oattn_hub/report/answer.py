@@ -52,10 +52,21 @@ class Removal(JsonRecord):
         return cls(tuple(sorted(plan.heads)), plan.score, dict(plan.cost or {}))
 
     @property
+    def looks(self) -> Sequence[Mapping[str, Any]]:
+        """What it was measured to cost at every length; one look where there is one length."""
+        return self.cost.get("lengths") or [self.cost]
+
+    @property
     def bound(self) -> float | None:
-        """The most that it costs: the upper end of the 95 % interval; None if that was not measured."""
-        high = self.cost.get("high")
-        return None if high is None else float(high)
+        """The most that it costs at any length: the 95 % bound, or the upper end of the 95 % interval; None if that
+        was not measured."""
+        bounds = [look.get("upper", look.get("high")) for look in self.looks]
+        return None if None in bounds else max(map(float, bounds))
+
+    @property
+    def lengths(self) -> list[int]:
+        """The numbers of tokens that this holds for, where they are known."""
+        return [look["tokens"] for look in self.looks if look.get("tokens")]
 
 
 @dataclass(frozen=True)
@@ -66,6 +77,7 @@ class Answer:
         heads: all heads, in model order.
         removal: the heads that can go together; None if no measured set is cheap enough, or nothing was measured.
         alone: what losing one head alone costs, for every head it was measured on.
+        intervals: the 95 % intervals of these costs, where they are known.
         prices: measured sets of growing size, cheapest way each.
         planned: True if the removal is a plan's, False if it is read off an evaluation.
     """
@@ -73,6 +85,7 @@ class Answer:
     heads: tuple[Head, ...]
     removal: Removal | None
     alone: Mapping[Head, float]
+    intervals: Mapping[Head, tuple[float, float]]
     prices: tuple[Removal, ...]
     planned: bool
 
@@ -83,10 +96,20 @@ class Answer:
 
     @cached_property
     def stay(self) -> tuple[Head, ...]:
-        """Heads that cost more than the tolerance when they go alone, the costliest first."""
+        """Heads that surely cost more than the tolerance when they go alone, the costliest first."""
         gone = set(self.removal.heads) if self.removal else set()
-        dear = [head for head, cost in self.alone.items() if cost > TOLERANCE and head not in gone]
+        dear = [head for head in self.alone if self._interval(head)[0] > TOLERANCE and head not in gone]
         return tuple(sorted(dear, key=lambda head: -self.alone[head]))
+
+    @cached_property
+    def unclear(self) -> tuple[Head, ...]:
+        """Heads of which not even the cost alone is known to be below or above the tolerance."""
+        heads = (head for head, verdict in self.verdicts.items() if verdict == UNSURE and head in self.alone)
+        return tuple(head for head in heads if self._interval(head)[0] <= TOLERANCE < self._interval(head)[1])
+
+    def _interval(self, head: Head) -> tuple[float, float]:
+        """Of the cost alone; the cost itself in a report of before intervals were kept."""
+        return self.intervals.get(head, (self.alone[head], self.alone[head]))
 
     @cached_property
     def verdicts(self) -> dict[Head, str]:
@@ -101,11 +124,13 @@ def answer(report: Report) -> Answer:
     """Read the answer off a report."""
     heads = tuple((record.layer, record.head) for record in report.heads)
     section = report.evaluation
-    alone = section.values("ablation") if section and any(s.name == "ablation" for s in section.scores) else {}
+    ablated = section is not None and any(score.name == "ablation" for score in section.scores)
+    alone = section.values("ablation") if section and ablated else {}
+    intervals = section.intervals("ablation") if section and ablated else {}
     prices = _prices(section) if section else ()
     planned = report.removal
     cheap = [price for price in prices if price.bound is not None and price.bound <= TOLERANCE]
-    return Answer(heads, planned or (cheap[-1] if cheap else None), alone, prices, planned is not None)
+    return Answer(heads, planned or (cheap[-1] if cheap else None), alone, intervals, prices, planned is not None)
 
 
 def _prices(section: EvaluationSection) -> tuple[Removal, ...]:
@@ -115,12 +140,14 @@ def _prices(section: EvaluationSection) -> tuple[Removal, ...]:
         return ()
     steps = range(1, len(section.fractions))
     return tuple(
-        _measured_set(section, min(candidates, key=lambda result: result.curves["divergence"].high[step]), step)
+        _measured_set(
+            section, min(candidates, key=lambda r: r.curves["divergence"].high[step]), step, compared=len(candidates)
+        )
         for step in steps
     )
 
 
-def _measured_set(section: EvaluationSection, result: ScoreResult, step: int) -> Removal:
+def _measured_set(section: EvaluationSection, result: ScoreResult, step: int, compared: int) -> Removal:
     curve, metric = result.curves["divergence"], section.metrics[0]
     count = round(section.fractions[step] * len(section.heads))
     order = sorted(range(len(section.heads)), key=lambda index: result.values[index])
@@ -132,5 +159,6 @@ def _measured_set(section: EvaluationSection, result: ScoreResult, step: int) ->
         "high": curve.high[step],
         "n_inputs": section.n_inputs,
         "verified_on": section.evaluation,
+        "compared": compared,  # rankings among which these very inputs chose
     }
     return Removal(tuple(sorted(section.heads[index] for index in order[:count])), result.title, cost)

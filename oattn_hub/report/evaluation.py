@@ -40,7 +40,8 @@ class ScoreResult:
     """How one score does: its value for every head, and what removing the lowest costs.
 
     ``auc`` is the mean divergence over the fractions (the area under the curve over its width), lower is better. For
-    random removal curves and area are means over the seeds, and their intervals run over seeds.
+    random removal curves and area are means over the seeds, and their intervals run over seeds. ``low`` and ``high``
+    are the 95 % intervals of the values, of a score that is a mean over inputs; empty for the others.
     """
 
     name: str
@@ -54,6 +55,8 @@ class ScoreResult:
     auc_low: float
     auc_high: float
     spearman: float | None = None
+    low: tuple[float, ...] = ()
+    high: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -101,6 +104,11 @@ class EvaluationSection:
     def values(self, name: str) -> dict[Head, float]:
         """One score's value for every head; the lowest goes first."""
         return dict(zip(self.heads, self.score(name).values, strict=True))
+
+    def intervals(self, name: str) -> dict[Head, tuple[float, float]]:
+        """The 95 % interval of one score's value for every head; empty where it has none."""
+        result = self.score(name)
+        return dict(zip(self.heads, zip(result.low, result.high, strict=True), strict=False))
 
     def cost_at(self, name: str, fraction: float, metric: str = "divergence") -> float:
         """What removing this fraction by this score costs, between measured fractions by interpolation."""
@@ -163,4 +171,5 @@ def _score(entry: Mapping[str, Any]) -> ScoreResult:
         name: Curve(**{part: tuple(numbers) for part, numbers in curve.items()})
         for name, curve in entry["curves"].items()
     }
-    return ScoreResult(**{**entry, "values": tuple(entry["values"]), "curves": curves})
+    numbers = {name: tuple(entry.get(name, ())) for name in ("values", "low", "high")}
+    return ScoreResult(**{**entry, **numbers, "curves": curves})

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from oattn_hub.errors import InvalidInput
-from oattn_hub.report.answer import GO, STAY, Answer
+from oattn_hub.report.answer import GO, STAY, TOLERANCE, Answer
 from oattn_hub.report.dendrogram import layout
 from oattn_hub.report.group import Array, GroupResult
 from oattn_hub.report.theme import COST_MAP, ENTROPY_MAP, LAYER_MAP, LIGHT, MATRIX_MAP, SERIES, Theme
@@ -69,7 +69,10 @@ def _verdict_marks(ax: Axes, group: GroupResult, rows: Array, found: Answer | No
         chosen = verdicts == verdict
         style: dict[str, Any] = {"ms": size, "mew": 1.8, "color": "#111111", "ls": "", "path_effects": halo}
         ax.plot(group.heads[chosen], rows[chosen], mark, **style)
-    return "× can go, ● must stay"
+    unclear = np.array([key in set(found.unclear) for key in group.head_keys()], dtype=bool)
+    style = {"marker": "$?$", "ms": 7, "mew": 0.4, "color": "#111111", "ls": "", "path_effects": halo}
+    ax.plot(group.heads[unclear], rows[unclear], **style)
+    return "× can go, ● must stay" + (f", ? alone perhaps over {TOLERANCE:g}" if unclear.any() else "")
 
 
 def draw_costs(
@@ -314,12 +317,12 @@ def top_and_bottom(group: GroupResult, rows: int = 3) -> list[tuple[str, str, st
     mean = group.entropies.mean(axis=0)
     top = np.lexsort((-mean, -group.top_counts))[:rows]
     bottom = np.lexsort((mean, -group.bottom_counts))[:rows]
-    keys = group.head_keys()
+    names = [f"{layer}.{head}" for layer, head in group.head_keys()]
     return [
         (
-            str(keys[t]),
+            names[t],
             f"{group.top_counts[t]}/{group.n_batches}",
-            str(keys[b]),
+            names[b],
             f"{group.bottom_counts[b]}/{group.n_batches}",
         )
         for t, b in zip(top.tolist(), bottom.tolist(), strict=True)

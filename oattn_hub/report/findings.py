@@ -3,11 +3,11 @@ command line, notebook) gets these same sentences."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from oattn_hub.records import Head
-from oattn_hub.report.answer import TOLERANCE, Answer, Removal, answer
+from oattn_hub.report.answer import TOLERANCE, UNSURE, Answer, Removal, answer
 from oattn_hub.report.control_words import control_sentences
 from oattn_hub.report.evaluation_words import increase_words
 from oattn_hub.report.records import StabilityRecord
@@ -79,18 +79,17 @@ def _at_a_cost(removal: Removal) -> str:
     title = cost.get("title", cost.get("metric", "cost"))
     if removal.bound is None:
         return f"by a plan; {title} goes from {cost['before']:.4g} to {cost['after']:.4g}"
-    return f"at a cost of at most {amount(cost, 'high')} (measured, 95 %; {title})"
+    at = f", at {' and '.join(map(str, removal.lengths))} tokens" if removal.lengths else ""
+    return f"at a cost of at most {amount(removal.bound, cost.get('metric'))} (measured, 95 %; {title}{at})"
 
 
-def amount(cost: object, name: str) -> str:
-    """A part of a cost as it is read: a divergence as it is, everything else in per cent of the unpruned value.
+def amount(value: float, metric: object) -> str:
+    """A cost as it is read: a divergence as it is, everything else in per cent of the unpruned value.
 
-    >>> amount({"metric": "divergence", "high": 0.01234}, "high"), amount({"metric": "loss", "high": 0.01234}, "high")
+    >>> amount(0.01234, "divergence"), amount(0.01234, "loss")
     ('0.012', '1.2 %')
     """
-    assert isinstance(cost, dict)
-    value = float(cost[name])
-    return f"{value:.2g}" if cost.get("metric") == "divergence" else f"{100 * value:.2g} %"
+    return f"{value:.2g}" if metric == "divergence" else f"{100 * value:.2g} %"
 
 
 def _none_cheap(found: Answer, total: int) -> str:
@@ -99,7 +98,7 @@ def _none_cheap(found: Answer, total: int) -> str:
     first = found.prices[0]
     return (
         f"No measured set of the {total} heads can go at a cost of at most {TOLERANCE:g}: already the "
-        f"{len(first.heads)} that cost least cost up to {amount(first.cost, 'high')} "
+        f"{len(first.heads)} that cost least cost up to {amount(first.bound or 0.0, first.cost['metric'])} "
         f"(measured, 95 %; {first.cost['title']})."
     )
 
@@ -114,15 +113,32 @@ def _stay(found: Answer) -> list[str]:
         return []
     subject = "1 head must stay" if len(found.stay) == 1 else f"{len(found.stay)} heads must stay"
     which = "it" if len(found.stay) == 1 else "each"
-    return [f"{subject}, because {which}, removed alone, costs more than {TOLERANCE:g}: {name_heads(found.stay)}."]
+    sure = " (95 %)" if found.intervals else ""
+    why = f"{which}, removed alone, costs more than {TOLERANCE:g}{sure}"
+    return [f"{subject}, because {why}: {name_heads(found.stay)}."]
 
 
 def _unsure(found: Answer) -> list[str]:
-    rest = sum(verdict == "not sure" for verdict in found.verdicts.values())
+    rest = sum(verdict == UNSURE for verdict in found.verdicts.values())
     if not rest:
         return []
     which = "the other head" if rest == 1 else f"the other {rest} heads"
-    return [f"Of {which} we are not sure: alone they cost little, together they were not measured to be cheap."]
+    return [f"Of {which} we are not sure: {unsure_words(found)}."]
+
+
+def unsure_words(found: Answer) -> str:
+    """Why nothing is said of the heads that neither can go nor must stay."""
+    together = "not in the plan" if found.planned else "together not measured to be cheap"
+    if not found.alone:
+        return f"they are {together}, and what one of them costs alone was not measured"
+    return f"removed alone they cost little{_unclear_words(found)}, but they are {together}"
+
+
+def _unclear_words(found: Answer) -> str:
+    if not (count := len(found.unclear)):
+        return ""
+    interval = "its interval contains" if count == 1 else "their intervals contain"
+    return f" (of {count} of them not even that is sure: {interval} {TOLERANCE:g})"
 
 
 def _not_measured(report: Report) -> str:
@@ -137,12 +153,23 @@ def cost_words(removal: Removal) -> list[str]:
     cost = removal.cost
     if not cost or removal.bound is None:
         return []
-    words = [
-        f"Chosen by {chooser(removal.chosen_by)}. {_capital(str(cost.get('title', 'cost')))}: {increase_words(cost)}."
-    ]
+    title = _capital(str(cost.get("title", "cost")))
+    looks = "; ".join(f"{_at(look)}{increase_words(look)}" for look in removal.looks)
+    words = [f"Chosen by {chooser(removal.chosen_by)}{_among(cost)}. {title}: {looks}."]
     if "verified_on" in cost:
-        words.append(f"Measured on inputs that did not choose the heads: {cost['verified_on']}.")
+        measured_on = "; ".join(str(look["verified_on"]) for look in removal.looks)
+        other = "" if "compared" in cost else " that did not choose the heads"
+        words.append(f"Measured on inputs{other}: {measured_on}.")
     return words
+
+
+def _at(look: Mapping[str, Any]) -> str:
+    return f"at {look['tokens']} tokens " if look.get("tokens") else ""
+
+
+def _among(cost: Mapping[str, Any]) -> str:
+    """Inputs that chose among rankings flatter the one they chose, so that is said."""
+    return f", the cheapest of {cost['compared']} rankings on these inputs" if cost.get("compared", 1) > 1 else ""
 
 
 def chooser(score: str) -> str:
@@ -169,8 +196,14 @@ def next_steps(report: Report) -> list[dict[str, str]]:
     steps = [("Make this report again, in the folder `run`.", f"{report.provenance.command} --out run")]
     if report.evaluation is None:
         steps.append(("Measure what removing heads costs; the report then answers the question.", "oattn evaluate run"))
+    removal = answer(report).removal
+    if removal is not None and removal.heads:
+        named = name_heads(removal.heads, most=len(removal.heads)).replace(" ", "")
+        without = "this head" if len(removal.heads) == 1 else f"these {len(removal.heads)} heads"
+        steps.append((f"Get the smaller model, without {without}.", f"oattn prune run --heads {named} --out pruned"))
+    let = "Or let" if removal is not None and removal.heads else "Let"
     steps += [
-        ("Get the smaller model: as many heads as a measured 1 % allows.", "oattn prune run --budget 1% --out pruned"),
+        (f"{let} a search remove as many heads as a verified 1 % allows.", "oattn prune run --budget 1% --out pruned"),
         ("Use it in Python.", 'import oattn_hub as oh\nmodel = oh.from_pretrained("pruned")'),
     ]
     return [{"words": words, "command": command} for words, command in steps]

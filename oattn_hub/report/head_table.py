@@ -62,4 +62,8 @@ def _scores(report: Report) -> dict[str, dict[Head, float]]:
         for result in report.evaluation.scores:
             if result.name not in _NOT_SHOWN:
                 found[result.name] = report.evaluation.values(result.name)
+        for name in [name for name in found if found[name] and report.evaluation.intervals(name)]:
+            ends = report.evaluation.intervals(name)
+            found[f"{name}_low"] = {head: low for head, (low, _) in ends.items()}
+            found[f"{name}_high"] = {head: high for head, (_, high) in ends.items()}
     return found

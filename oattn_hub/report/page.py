@@ -91,6 +91,7 @@ def _words(report: Report, found: Answer) -> dict[str, Any]:
         "headline": words.headline(found, named=False) if found.measured else words.answer_sentences(report)[0],
         "cost_words": words.cost_words(found.removal) if found.removal else [],
         "unsure": [head for head, verdict in found.verdicts.items() if verdict == UNSURE],
+        "unsure_words": words.unsure_words(found),
         "prices": [price for price in found.prices if price.bound is not None],
         "tolerance": TOLERANCE,
         "metric": section.metrics[0].title if section else None,
@@ -139,7 +140,8 @@ def _page_data(report: Report, found: Answer) -> dict[str, Any]:
         "kind": report.settings.kind,
         "file": report.model.id.split("/")[-1],
         "percent": _percent(report),
-        "measured": found.measured and bool(found.alone),
+        "answered": found.measured,
+        "measured": bool(found.alone),
         "tolerance": TOLERANCE,
         "metric": section.metrics[0].title if section else "",
         "verdicts": _VERDICTS,
@@ -241,7 +243,12 @@ def _group_arrays(group: GroupResult, report: Report, found: Answer) -> dict[str
 
 def _measured(group: GroupResult, report: Report, found: Answer) -> dict[str, Array]:
     """What the evaluation measured on each head, NaN where it did not."""
-    tables: dict[str, Mapping[tuple[int, int], float]] = {"cost": found.alone}
+    tables: dict[str, Mapping[tuple[int, int], float]] = {
+        "cost": found.alone,
+        "costLow": {head: low for head, (low, _) in found.intervals.items()},
+        "costHigh": {head: high for head, (_, high) in found.intervals.items()},
+        "unclear": dict.fromkeys(found.unclear, 1.0),
+    }
     if report.evaluation is not None and any(score.name == "gradient" for score in report.evaluation.scores):
         tables["gradient"] = report.evaluation.values("gradient")
     return {

@@ -45,6 +45,7 @@ _COLUMNS = (
     Column("head", "head", "layer.head, both counted from 0"),
     Column("verdict", "verdict", "what the measurement says about removing it"),
     Column("ablation", "ablation", "cost when this head alone is removed"),
+    Column("ablation_interval", "95 % of it", "interval of the ablation; sorted by its width", extra=True),
     Column("gradient", "gradient", "gradient importance: how much the loss moves with the head's output"),
     Column("entropy", "entropy", "mean over the batches"),
     Column("interval", "95 % interval", "of the entropy; sorted by its width", extra=True),
@@ -61,7 +62,8 @@ def page_table(report: Report) -> dict[str, Any]:
     """Columns and rows; what no head has is left out."""
     names, values = head_table(report)
     records = [dict(zip(names, row, strict=True)) for row in values]
-    empty = {name for name in ("verdict", "ablation", "gradient") if all(r[name] is None for r in records)}
+    sources = {name: name for name in ("verdict", "ablation", "gradient")} | {"ablation_interval": "ablation_low"}
+    empty = {name for name, source in sources.items() if all(r.get(source) is None for r in records)}
     columns = [column for column in _COLUMNS if column.name not in empty]
     if len(report.groups) > 1:
         columns.append(_GROUP)
@@ -74,6 +76,7 @@ def _row(record: dict[str, Any], columns: list[Column], n_batches: int) -> Row:
         "head": Cell(f"{record['layer']}.{record['head']}", record["layer"] * 10_000 + record["head"]),
         "verdict": Cell(record["verdict"] or ""),
         "ablation": _number(record["ablation"], 3),
+        "ablation_interval": _interval(record, "ablation", 2),
         "gradient": _number(record["gradient"], 3),
         "entropy": _number(record["entropy"]),
         "interval": _interval(record, "entropy"),
@@ -98,6 +101,8 @@ def _number(value: float | None, digits: int = 4) -> Cell:
     return Cell("") if value is None else Cell(f"{value:.{digits}g}", float(f"{value:.6g}"))
 
 
-def _interval(record: dict[str, Any], name: str) -> Cell:
-    low, high = record[f"{name}_low"], record[f"{name}_high"]
-    return Cell(f"{low:.4g} – {high:.4g}", float(f"{high - low:.4g}"))
+def _interval(record: dict[str, Any], name: str, digits: int = 4) -> Cell:
+    low, high = record.get(f"{name}_low"), record.get(f"{name}_high")
+    if low is None or high is None:
+        return Cell("")
+    return Cell(f"{low:.{digits}g} – {high:.{digits}g}", float(f"{high - low:.4g}"))

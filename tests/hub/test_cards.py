@@ -110,6 +110,44 @@ def test_a_folder_on_a_disk_is_no_base_model(tmp_path: Path, tiny_report: Report
     assert 'load_report(".")' in readme
 
 
+def test_a_local_model_can_be_named_as_the_hub_knows_it(tiny_report: Report, tmp_path: Path) -> None:
+    named = ModelCard(report_readme(tiny_report, [Path("heads.png")], base_model="someone/known"))
+    assert named.data.base_model == "someone/known"
+    assert "does someone/known need?" in named.text
+    with pytest.raises(InvalidInput, match="base_model is 'no id'"):
+        report_readme(tiny_report, [Path("heads.png")], base_model="no id")
+    local = {"id": "base", "source": str(tmp_path), "revision": None}
+    plan = {"model": local, "score": "haar", "chosen_by": {"fraction": 0.25}, "evaluations": 0, "cost": None}
+    assert checkpoint_card(tmp_path, **plan).data.base_model is None
+    card = checkpoint_card(tmp_path, base_model="someone/known", **plan)
+    assert card.data.base_model == "someone/known"
+    assert "This is **someone/known** with 1 of its 4 attention heads removed" in card.text
+
+
+def test_a_checkpoint_with_all_its_heads_is_called_a_copy(tmp_path: Path) -> None:
+    cost = {"metric": "loss", "title": "loss", "before": 4.0, "after": 4.0, "inputs": "b" * 64, "verified_on": "text"}
+    cost |= {"increase": 0.0, "low": 0.0, "high": 0.0}
+    how = {
+        "score": "search",
+        "chosen_by": {"max_loss_increase": 0.01, "metric": "loss"},
+        "evaluations": 7,
+        "cost": cost,
+    }
+    card = checkpoint_card(tmp_path, heads=[], **how)
+    assert card.data.to_dict()["oattn_hub"]["summary"] == "no head removed"
+    text = card.text
+    assert "**No head was removed**" in text
+    for never in (
+        "0 of its 4",
+        "without 0",
+        "What was removed",
+        "Nothing was retrained",
+        "| layer |",
+        "What was saved",
+    ):
+        assert never not in text
+
+
 def test_a_missing_value_fails_the_card() -> None:
     with pytest.raises(InvalidInput, match=r"checkpoint.md.j2 cannot be written.*undefined"):
         render("checkpoint.md.j2", {"title": "x"})
@@ -157,7 +195,9 @@ def evaluation() -> EvaluationSection:
     )
 
 
-def checkpoint_card(folder: Path, evaluation: EvaluationSection | None = None, **plan: Any) -> ModelCard:
+def checkpoint_card(
+    folder: Path, evaluation: EvaluationSection | None = None, base_model: str | None = None, **plan: Any
+) -> ModelCard:
     """The card of a checkpoint without its weights: only what the plan and the measurements say."""
     base = {
         "heads": [[0, 1]], "n_heads": 4, "structure": "s",
@@ -167,7 +207,7 @@ def checkpoint_card(folder: Path, evaluation: EvaluationSection | None = None, *
     manifest = {"variant": "cut", "library": "transformers", "class": "BertForMaskedLM", "oattn_hub": "1"}
     write_json(folder / "oattn_pruned.json", {**manifest, "plan": {**base, **plan}, "result": result})
     write_json(folder / "config.json", {"auto_map": {"AutoModelForMaskedLM": "m.P"}})
-    write_checkpoint_card(folder, "me/small", "mit", evaluation)
+    write_checkpoint_card(folder, "me/small", "mit", evaluation, base_model)
     return ModelCard.load(folder / "README.md")
 
 

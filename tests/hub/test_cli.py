@@ -50,6 +50,17 @@ def test_publish_pull_and_list(
     assert (code, json.loads(out)) == (0, [])
 
 
+def test_a_local_model_is_found_by_the_name_that_was_given(
+    at_home: LocalHub, tiny_report: Report, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tiny_report.save(tmp_path / "report")
+    words = ("publish", tmp_path / "report", "me/named", "--base-model", "someone/known")
+    code, _, err = oattn(capsys, *words)
+    assert code == 0, err
+    code, out, _ = oattn(capsys, "hub", "variants", "someone/known", "--json")
+    assert [variant["repo_id"] for variant in json.loads(out)] == ["me/named"]
+
+
 def test_a_dry_run_needs_no_hub(
     tiny_report: Report, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

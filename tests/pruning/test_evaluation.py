@@ -70,6 +70,16 @@ def test_all_scores_are_measured(evaluated: Report) -> None:
     assert section.calibration_fingerprint != section.evaluation_fingerprint
 
 
+def test_a_cost_alone_has_an_interval_over_inputs(evaluated: Report) -> None:
+    section = evaluated.evaluation
+    assert section is not None
+    ablation = section.score("ablation")
+    for value, low, high in zip(ablation.values, ablation.low, ablation.high, strict=True):
+        assert low < value < high
+    assert section.intervals("ablation")[section.heads[0]] == (ablation.low[0], ablation.high[0])
+    assert section.intervals("weight") == {}  # no mean over inputs
+
+
 def test_section_survives_json_and_report(evaluated: Report, tmp_path: Path) -> None:
     section = evaluated.evaluation
     assert section is not None

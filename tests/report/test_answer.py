@@ -75,6 +75,70 @@ def test_an_empty_plan_is_an_answer_too(measured_report: Report) -> None:
     assert measured_report.with_plan(_plan([], **cost)).findings()[0].startswith("None of the 24 heads can go")
 
 
+def test_the_bound_is_that_of_the_costliest_length(measured_report: Report) -> None:
+    common = {"metric": "loss", "title": "loss", "increase": 0.004, "low": 0.0}
+    looks = [
+        {**common, "tokens": 128, "high": 0.006, "upper": 0.005},
+        {**common, "tokens": 512, "high": 0.011, "upper": 0.009},
+    ]
+    report = measured_report.with_plan(_plan([(0, 3)], **looks[0], lengths=looks))
+    assert answer(report).removal.bound == 0.009
+    assert "at a cost of at most 0.9 % (measured, 95 %; loss, at 128 and 512 tokens)" in report.findings()[0]
+
+
+# ---------------------------------------------------------------- how sure a cost alone is
+
+
+def _with_intervals(report: Report, half_width: float) -> Report:
+    section = report.evaluation
+    assert section is not None
+    scores = []
+    for score in section.scores:
+        low, high = (tuple(value + sign * half_width for value in score.values) for sign in (-1, 1))
+        scores.append(replace(score, low=low, high=high) if score.name == "ablation" else score)
+    return report.with_evaluation(replace(section, scores=tuple(scores)))
+
+
+def test_a_head_must_stay_only_if_its_whole_interval_is_over_the_line(measured_report: Report, tmp_path: Path) -> None:
+    report = _with_intervals(measured_report, 0.015)  # 3.4 costs 0.03, 3.5 costs 0.05
+    found = answer(report)
+    assert found.stay == ((3, 5),)
+    assert found.verdicts[(3, 4)] == "not sure"
+    assert (3, 4) in found.unclear
+    assert (2, 2) not in found.unclear
+    said = report.findings()
+    assert said[1] == "1 head must stay, because it, removed alone, costs more than 0.02 (95 %): 3.5."
+    assert said[2] == (
+        "Of the other 21 heads we are not sure: removed alone they cost little (of 1 of them not even that is sure: "
+        "its interval contains 0.02), but they are together not measured to be cheap."
+    )
+    columns, rows = report.table()
+    place = [columns.index(name) for name in ("ablation", "ablation_low", "ablation_high")]
+    assert [rows[22][i] for i in place] == pytest.approx([0.03, 0.015, 0.045])
+    report.save(tmp_path)
+    assert answer(oh.Report.load(tmp_path)).stay == ((3, 5),)
+
+
+def test_what_one_head_costs_alone_is_not_spoken_of_where_it_was_not_measured(measured_report: Report) -> None:
+    section = measured_report.evaluation
+    assert section is not None
+    others = tuple(score for score in section.scores if score.name != "ablation")
+    report = measured_report.with_evaluation(replace(section, scores=others))
+    said = " ".join(report.findings())
+    assert "they cost little" not in said
+    assert "what one of them costs alone was not measured" in said
+
+
+def test_an_evaluation_says_that_it_also_chose_the_ranking(measured_report: Report) -> None:
+    from oattn_hub.report.findings import cost_words
+
+    removal = answer(measured_report).removal
+    assert removal is not None
+    said = " ".join(cost_words(removal))
+    assert "did not choose the heads" not in said
+    assert "the cheapest of 6 rankings on these inputs" in said
+
+
 def test_a_plan_for_another_model_is_refused(report: Report) -> None:
     with pytest.raises(oh.OattnError, match=r"head \(9, 9\), which this report does not know"):
         report.with_plan(_plan([(9, 9)]))

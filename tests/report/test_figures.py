@@ -98,7 +98,7 @@ def test_a_thousand_heads_can_be_drawn(make_group: Callable[..., GroupResult]) -
 
 def test_table_one(report: Report) -> None:
     rows = figures.top_and_bottom(report.group(), rows=2)
-    assert [(row[2], row[3]) for row in rows] == [("(0, 3)", "5/5"), ("(1, 1)", "5/5")]
+    assert [(row[2], row[3]) for row in rows] == [("0.3", "5/5"), ("1.1", "5/5")]
 
 
 def test_bad_choices_name_the_good_ones(report: Report) -> None:

@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -124,6 +125,44 @@ def test_without_an_evaluation_the_page_says_what_to_run(visit: Callable[..., Vi
     assert page.locator(".headline code").inner_text() == "oattn evaluate RUN"
     assert "oattn evaluate run" in page.locator("#run").inner_text()
     assert page.locator("#words dt").count() >= 5
+
+
+def test_a_plan_without_an_evaluation_is_answered_in_words_that_fit(
+    visit: Callable[..., Visit], report: Report, tmp_path: Path
+) -> None:
+    cost = {"metric": "loss", "title": "loss a token", "increase": 0.004, "low": 0.0, "high": 0.008, "n_inputs": 9}
+    plan = SimpleNamespace(heads=[(0, 3), (1, 2)], score="search", cost=cost)
+    seen = visit(report.with_plan(plan).write_page(tmp_path / "report.html"))
+    page = seen.page
+    assert page.locator("#map .mark").count() == 2
+    legend = page.locator("#map-legend").inner_text()
+    assert "can go" in legend
+    assert "in every batch" not in legend
+    assert page.locator("#map .ring").count() == 0
+    unsure = page.locator(".unsure").inner_text()
+    assert "They are not in the plan, and what one of them costs alone was not measured." in unsure
+    assert "higher cost" not in unsure
+    assert "oattn prune run --heads 0.3,1.2 --out pruned" in page.locator("#run").inner_text()
+    assert seen.problems == []
+
+
+def test_heads_of_which_not_even_the_cost_alone_is_sure_are_marked(
+    visit: Callable[..., Visit], measured_report: Report, tmp_path: Path
+) -> None:
+    section = measured_report.evaluation
+    ablation = section.score("ablation")
+    low, high = (tuple(value + sign * 0.015 for value in ablation.values) for sign in (-1, 1))
+    sure = replace(ablation, low=low, high=high)
+    scores = tuple(sure if score is ablation else score for score in section.scores)
+    doubted = measured_report.with_evaluation(replace(section, scores=scores))
+    seen = visit(doubted.write_page(tmp_path / "report.html"), "#3-4")
+    page = seen.page
+    assert page.locator("#map .doubt").count() == 1
+    assert page.locator("#map .dot").count() == 1
+    assert "alone perhaps over 0.02" in page.locator("#map-legend").inner_text()
+    assert "0.03 (95 %: 0.015 to 0.045)" in page.locator("#strips").text_content()
+    assert "0.015 – 0.045" in page.locator("#heads tr[data-head='3-4']").text_content()
+    assert seen.problems == []
 
 
 def test_at_most_five_curves_with_names_at_their_ends(visit: Callable[..., Visit], measured_file: Path) -> None:

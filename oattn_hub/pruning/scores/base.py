@@ -33,6 +33,7 @@ class Score:
         citation: where it comes from.
         cost: what computing it takes.
         measure: the rule; (n_heads,) values in model order.
+        by_input: of a rule that is a mean over inputs, (n_heads, n_inputs) what it is the mean of.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Score:
     citation: str
     cost: str
     measure: Callable[[Subject], Values]
+    by_input: Callable[[Subject], Values] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,6 +73,18 @@ class Subject:
     def reference(self) -> Any:
         """What the unpruned model says on the calibration inputs."""
         return self.task.observe(self.loaded, self.inputs)
+
+    @cached_property
+    def alone(self) -> Values:
+        """(n_heads, n_inputs) how far the outputs move without one head."""
+        from oattn_hub.pruning.masks import masked_sites
+
+        found = []
+        for head in self.heads:
+            with masked_sites(self.loaded.model, self.sites, [head]):
+                seen = self.task.observe(self.loaded, self.inputs)
+            found.append(self.task.divergence(seen, self.reference))
+        return np.array(found)
 
     @cached_property
     def outputs(self) -> OutputGeometry:

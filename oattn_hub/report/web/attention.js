@@ -179,9 +179,9 @@ function weights(view) {
 }
 
 function drawReading(view) {
-  const from = state.query === null ? "all queries, on average" : queryName(view, state.query);
+  const from = state.query === null ? "all queries" : queryName(view, state.query);
   const how = state.pinned ? "Click it again to let go." : "Rest on a row of the matrix to read it, click to hold it.";
-  element("reading-title").replaceChildren("Where ", html("b", {}, from), " look", state.query === null ? "" : "s", html("small", {}, ` ${how}`));
+  element("reading-title").replaceChildren("Where ", html("b", {}, from), state.query === null ? " look, on average" : " looks", html("small", {}, ` ${how}`));
   const drawers = { text: drawText, image: drawPicture, time: drawTime }, axis = view.keyAxis;
   element("reading").replaceChildren(...(axis ? drawers[axis.kind](view, axis) : [drawBars(view, (c) => keyName(view, c))]));
 }

@@ -42,7 +42,7 @@ function affinity(group, a, b) {
 function sayHead(group, i) {
   const lines = [`${group.label(i)[0].toUpperCase()}${group.label(i).slice(1)}`];
   if (group.verdictOf(i)) lines.push(group.verdictOf(i));
-  if (group.cost && !Number.isNaN(group.cost.values[i])) lines.push(`removed alone: ${short(group.cost.values[i])} ${page.metric}`);
+  if (group.cost && !Number.isNaN(group.cost.values[i])) lines.push(`removed alone: ${short(group.cost.values[i])}${group.costLow ? ` (95 %: ${short(group.costLow.values[i])} to ${short(group.costHigh.values[i])})` : ""} ${page.metric}`);
   lines.push(`entropy ${short(group.entropy.values[i])} (95 %: ${short(group.entropyLow.values[i])} to ${short(group.entropyHigh.values[i])})`);
   return lines;
 }

@@ -36,12 +36,13 @@ function drawMap(group) {
   drawLegend(what);
 }
 
-/** A struck-out cell can go, a dot must stay; a ring has the lowest entropies in every batch. */
+/** A struck-out cell can go, a dot must stay, of a question mark not even the cost alone is sure; a ring has the lowest entropies in every batch. */
 function markOf(group, i, x, y, size, what) {
   const verdict = group.verdictOf(i), both = (d) => svg("g", { class: "mark" }, svg("path", { d, class: "halo" }), svg("path", { d }));
   if (verdict === "can go") return both(`M${x - size},${y - size}L${x + size},${y + size}M${x - size},${y + size}L${x + size},${y - size}`);
   if (verdict === "must stay") return svg("circle", { cx: x, cy: y, r: size * 0.75, class: "dot" });
-  if (what === "entropy" && !page.measured && group.bottom.values[i] === group.batches) return svg("circle", { cx: x, cy: y, r: size * 0.8, class: "ring" });
+  if (group.unclear && group.unclear.values[i] === 1) return svg("text", { x, y: y + size, "text-anchor": "middle", "font-size": size * 3, class: "doubt" }, "?");
+  if (what === "entropy" && !page.answered && group.bottom.values[i] === group.batches) return svg("circle", { cx: x, cy: y, r: size * 0.8, class: "ring" });
   return null;
 }
 
@@ -49,8 +50,9 @@ function drawLegend(what) {
   const sign = (mark) => { const root = svg("svg", { width: 16, height: 14, viewBox: "0 0 16 14" }); root.append(mark); return root; };
   const item = (mark, words) => html("span", {}, sign(mark), ` ${words}`);
   const cross = svg("g", { class: "mark" }, svg("path", { d: "M4,3L12,11M4,11L12,3", class: "halo" }), svg("path", { d: "M4,3L12,11M4,11L12,3" }));
-  const items = page.measured
-    ? [item(cross, "can go"), item(svg("circle", { cx: 8, cy: 7, r: 4, class: "dot" }), "must stay"), html("span", {}, "no mark: not sure")]
+  const doubt = page.groups.some((group) => group.unclear?.values.includes(1)) ? [item(svg("text", { x: 8, y: 12, "text-anchor": "middle", class: "doubt" }, "?"), `alone perhaps over ${page.tolerance}`)] : [];
+  const items = page.answered
+    ? [item(cross, "can go"), item(svg("circle", { cx: 8, cy: 7, r: 4, class: "dot" }), "must stay"), ...doubt, html("span", {}, "no mark: not sure")]
     : [item(svg("circle", { cx: 8, cy: 7, r: 4, class: "ring" }), `lowest ${page.percent} % in every batch`)];
   if (what === "cost") items.push(html("span", {}, `colour: ${page.metric} when the head is removed alone`));
   element("map-legend").replaceChildren(...items);
@@ -68,7 +70,7 @@ function drawFacts(group, head) {
   element("picked-title").replaceChildren(`Head ${group.name_(head)} `, html("small", {}, group.layerNames[head]));
   element("verdict").replaceChildren(...verdictWords(group, head));
   const strips = [];
-  if (group.cost) strips.push(strip(group, head, "cost", "cost when removed alone", { log: true, line: page.tolerance }));
+  if (group.cost) strips.push(strip(group, head, "cost", "cost when removed alone", { log: true, line: page.tolerance, interval: group.costLow ? ["costLow", "costHigh"] : null }));
   if (group.gradient) strips.push(strip(group, head, "gradient", "gradient importance", { log: true }));
   strips.push(strip(group, head, "entropy", "entropy", { interval: ["entropyLow", "entropyHigh"] }));
   element("strips").replaceChildren(...strips.filter(Boolean));
@@ -88,7 +90,7 @@ function verdictWords(group, head) {
   if (!verdict) return [html("span", { class: "badge" }, "not measured"), " Only its entropy is known."];
   const words = {
     "can go": "It is in the set of heads that was measured to be cheap to remove.",
-    "must stay": `Removed alone it costs ${alone}, more than ${page.tolerance}.`,
+    "must stay": `Removed alone it costs ${alone}, more than ${page.tolerance}${group.costLow ? " (95 %)" : ""}.`,
     "not sure": alone === null ? "It was not measured alone." : `Removed alone it costs ${alone}; it is not in the set that was measured to be cheap.`,
   };
   return [html("span", { class: `badge ${verdict.replace(" ", "-")}` }, verdict), ` ${words[verdict]}`];
@@ -108,7 +110,8 @@ function strip(group, head, name, title, { log = false, interval = null, line = 
   if (line && line > low && line < high) {
     root.append(svg("line", { x1: x(line), x2: x(line), y1: 18, y2: 40, class: "limit" }));
   }
-  if (interval) root.append(svg("line", { x1: x(group[interval[0]].values[head]), x2: x(group[interval[1]].values[head]), y1: 29, y2: 29, class: "interval" }));
+  const inside = (end) => Math.min(width, Math.max(0, x(group[end].values[head])));
+  if (interval) root.append(svg("line", { x1: inside(interval[0]), x2: inside(interval[1]), y1: 29, y2: 29, class: "interval" }));
   root.append(svg("circle", { cx: x(values[head]), cy: 29, r: 5, class: "here" }));
   return root;
 }
