@@ -28,6 +28,7 @@ ROOMS = [
     {"analyzer"},
     {"watch"},
     {"pruning"},
+    {"trials"},
     {"cards", "hub"},
     {"sweep"},
     {"local_hub", "cli", "demo", "pytest_plugin"},

@@ -26,6 +26,7 @@ _VERBS: dict[str, str] = {
     "validate": "oattn_hub.cli.validate",
     "prune": "oattn_hub.cli.prune",
     "heal": "oattn_hub.cli.heal",
+    "benchmark": "oattn_hub.cli.benchmark",
     "migrate": "oattn_hub.cli.migrate",
     "sweep": "oattn_hub.cli.sweep",
     "capture": "oattn_hub.cli.capture",

@@ -18,6 +18,7 @@ from oattn_hub.report.evaluation_words import increase_words
 
 if TYPE_CHECKING:
     from oattn_hub.report.evaluation import EvaluationSection
+    from oattn_hub.trials.scores import TrialScore
 
 _LAYER_KEYS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 _HEAD_KEYS = ("num_attention_heads", "n_head", "n_heads", "num_heads")
@@ -38,9 +39,11 @@ def checkpoint_readme(
     ``base_model`` is what the unpruned model is called on the Hub, if it was loaded from elsewhere.
     """
     from oattn_hub.pruning.costs import saving_rows  # needs torch; a report is published without
+    from oattn_hub.trials.scores import kept_scores
+    from oattn_hub.trials.words import score_cells
 
     config = read_json(folder / "config.json")
-    plan = manifest["plan"]
+    plan, trials = manifest["plan"], kept_scores(folder, manifest)
     base = hub_id(plan["model"]["id"], plan["model"]["source"], base_model)
     removed, total = len(plan["heads"]), plan["n_heads"]
     summary = f"{removed} of {total} heads removed, {manifest['variant']}" if removed else "no head removed"
@@ -51,7 +54,7 @@ def checkpoint_readme(
         **_task(manifest),
         "tags": ["oattn_hub", "pruned", "attention-head-pruning"],
         "oattn_hub": {"kind": "checkpoint", "summary": summary},
-        **_results(manifest, repo_id, evaluation),
+        **_results(manifest, repo_id, evaluation, trials),
     }
     values = {
         "title": repo_id.split("/")[1] if repo_id else _title(plan["model"]["id"], removed),
@@ -70,6 +73,7 @@ def checkpoint_readme(
         "removed_by_layer": _by_layer(plan["heads"]),
         "evaluation": evaluation_values(evaluation, figures) if evaluation else None,
         "cost": _cost(plan, evaluation),
+        "trials": [score_cells(score) for score in trials],
         "weights_words": weights_words(plan),
         "healed": plan.get("healing") is not None,
         "provenance": _provenance(manifest, license),
@@ -96,24 +100,44 @@ def _task(manifest: Mapping[str, Any]) -> dict[str, str]:
     return {"pipeline_tag": task} if task else {}
 
 
-def _results(manifest: Mapping[str, Any], repo_id: str | None, evaluation: EvaluationSection | None) -> dict[str, Any]:
-    """The measured value in the form that the Hub's metadata and its client know."""
+def _results(
+    manifest: Mapping[str, Any],
+    repo_id: str | None,
+    evaluation: EvaluationSection | None,
+    trials: Iterable[TrialScore],
+) -> dict[str, Any]:
+    """The measured values in the form that the Hub's metadata and its client know."""
     from huggingface_hub import EvalResult, ModelCardData
 
-    cost = manifest["plan"]["cost"]
-    if not cost:
+    cost, task = manifest["plan"]["cost"], _task(manifest).get("pipeline_tag", "other")
+    results = [
+        EvalResult(
+            task_type=task,
+            dataset_type="custom",
+            dataset_name=_inputs_of(cost, evaluation),
+            metric_type=cost["metric"],
+            metric_name=cost["title"],
+            metric_value=cost["after"],
+        )
+        for cost in ([cost] if cost else [])
+    ]
+    results += [
+        EvalResult(
+            task_type=task,
+            dataset_type=score.dataset or "custom",
+            dataset_name=score.task,
+            metric_type=score.metric,
+            metric_name=f"{score.metric} ({score.tool})",
+            metric_value=score.after,
+        )
+        for score in trials
+    ]
+    if not results:
         return {}
-    result = EvalResult(
-        task_type=_task(manifest).get("pipeline_tag", "other"),
-        dataset_type="custom",
-        dataset_name=_inputs_of(cost, evaluation),
-        metric_type=cost["metric"],
-        metric_name=cost["title"],
-        metric_value=cost["after"],
-    )
     name = repo_id or manifest["plan"]["model"]["id"] or manifest["class"]
-    data: Any = ModelCardData(model_name=name.split("/")[-1], eval_results=[result])
-    return {"metrics": [cost["metric"]], "model-index": data.to_dict()["model-index"]}
+    data: Any = ModelCardData(model_name=name.split("/")[-1], eval_results=results)
+    metrics = list(dict.fromkeys(result.metric_type for result in results))
+    return {"metrics": metrics, "model-index": data.to_dict()["model-index"]}
 
 
 def _cost(plan: Mapping[str, Any], evaluation: EvaluationSection | None) -> dict[str, Any] | None:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 _MANIFEST = "oattn_pruned.json"
 _EVALUATION = "evaluation.json"
+_BENCHMARKS = "benchmarks.json"
 
 
 def push_report(
@@ -215,7 +216,7 @@ def write_card(source: str | Path, target: Path, repo_id: str | None = None, bas
             figures = report.save_figures(folder / "figures")
             write_text(folder / "README.md", report_readme(report, figures, repo_id, base_model))
             return folder / "README.md"
-        for name in (_MANIFEST, "config.json", _EVALUATION):
+        for name in (_MANIFEST, "config.json", _EVALUATION, _BENCHMARKS):
             if (Path(source) / name).exists():
                 shutil.copy(Path(source) / name, folder / name)
         return write_checkpoint_card(folder, repo_id, base_model=base_model)
