@@ -20,6 +20,7 @@ from oattn_hub.models.load import LoadedModel
 _IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm")
 _SYNTHETIC_SIZE = 256
 _SAMPLING_RATE = 16_000
+_WORDS = 32  # about ten seconds of speech
 
 
 def images(data: Any, batches: int, seed: int, part: Part) -> tuple[list[Image.Image], str]:
@@ -65,15 +66,40 @@ def image_batch(loaded: LoadedModel, image: Image.Image) -> dict[str, Tensor]:
 
 
 def sound_batch(loaded: LoadedModel, sound: NDArray[np.float32]) -> dict[str, Tensor]:
-    """The model arguments of one sound; a decoder gets its start token and nothing else."""
+    """The model arguments of one sound; a decoder reads what the model itself hears there."""
     extractor = getattr(loaded.processor, "feature_extractor", loaded.processor)
     if extractor is None:
         raise InvalidInput(f"{loaded.model_id} came without a feature extractor. Give data as a list of dicts.")
     batch: dict[str, Tensor] = dict(extractor(sound, sampling_rate=_SAMPLING_RATE, return_tensors="pt"))
     config: Any = loaded.model.config
     if getattr(config, "is_encoder_decoder", False):
-        batch["decoder_input_ids"] = torch.tensor([[config.decoder_start_token_id]])
+        try:
+            batch["decoder_input_ids"] = _own_words(loaded.model, batch, config)
+        except (AttributeError, TypeError, ValueError, RuntimeError):  # a decoder that is called in another way
+            batch["decoder_input_ids"] = torch.tensor([[config.decoder_start_token_id]])
     return batch
+
+
+@torch.no_grad()
+def _own_words(model: Any, batch: dict[str, Tensor], config: Any) -> Tensor:
+    """(1, 32) the start token and the model's most probable words after it, the end of its text left out.
+
+    Every sound gets as many, so that attention has one size. A model without words of its own gets the start token.
+    """
+    device = next(model.parameters()).device
+    words = torch.tensor([[config.decoder_start_token_id]], device=device)
+    ends = torch.as_tensor(config.eos_token_id if config.eos_token_id is not None else [], device=device).flatten()
+    encoded = model.get_encoder()(**{name: value.to(device) for name, value in batch.items()})
+    past = None
+    limit = min(_WORDS, getattr(config, "max_target_positions", None) or _WORDS)
+    while words.shape[1] < limit:
+        fresh = words if past is None else words[:, -1:]
+        output = model(encoder_outputs=encoded, decoder_input_ids=fresh, past_key_values=past, use_cache=True)
+        if not hasattr(output, "logits"):
+            break
+        past = getattr(output, "past_key_values", None)
+        words = torch.cat([words, output.logits[:, -1].index_fill(1, ends, -torch.inf).argmax(1, keepdim=True)], dim=1)
+    return words.cpu()
 
 
 def synthetic_image(seed: int, number: int) -> Image.Image:

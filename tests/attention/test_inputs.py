@@ -156,6 +156,27 @@ def test_timm_images(zoo: Any) -> None:
     assert capture_inputs(loaded, inputs).shape(0) == (17, 17, 8)
 
 
+def test_a_decoder_reads_what_the_model_itself_hears(zoo: Any) -> None:
+    """With its start token alone, cross attention had one row, and no head could follow the sound."""
+    from transformers import WhisperFeatureExtractor, WhisperForConditionalGeneration
+
+    body, _ = zoo.BY_NAME["whisper"].build()
+    torch.manual_seed(0)
+    model = WhisperForConditionalGeneration(body.config).eval()
+    extractor = WhisperFeatureExtractor(feature_size=16, chunk_length=1, hop_length=400)
+    loaded = LoadedModel(model, extractor, ModelInfo("tiny", library="transformers", modality="audio"))
+    batch = calibration_inputs(loaded, None, batches=1)[0]
+    words = batch["decoder_input_ids"]
+    with torch.no_grad():
+        logits = model(**batch).logits
+    logits[..., model.config.eos_token_id] = -torch.inf
+    assert words[0, 0] == model.config.decoder_start_token_id
+    assert torch.equal(logits[0, :-1].argmax(1), words[0, 1:])
+    assert words.shape[1] == min(32, model.config.max_target_positions)
+    wordless = LoadedModel(body, extractor, ModelInfo("tiny", library="transformers", modality="audio"))
+    assert calibration_inputs(wordless, None, batches=1)[0]["decoder_input_ids"].shape == (1, 1)
+
+
 def test_sounds(zoo: Any, tmp_path: Path) -> None:
     from transformers import WhisperFeatureExtractor
 

@@ -27,15 +27,15 @@ def _haar_output(subject: Subject) -> Values:
 
 OUTPUT = Score(
     "output",
-    "Haar energy of the head's output",
-    "oattn_hub: size of what the head writes, in the queries' Haar basis, wide functions weighing more",
+    "energy of the head's output",
+    "oattn_hub: size of what the head writes, what it writes alike over many queries weighing more",
     "one forward pass an input",
     _output,
 )
 DISPLACEMENT = Score(
     "displacement",
-    "joint Haar displacement (ours)",
-    "oattn_hub: order in which heads can go so that their outputs' SUM moves the organised stream least",
+    "joint displacement (ours)",
+    "oattn_hub: order in which heads can go so that their outputs' SUM moves the stream least",
     "one forward pass an input",
     _displacement,
 )
