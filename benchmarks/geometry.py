@@ -48,7 +48,15 @@ clock = time.process_time if os.environ.get("OMP_NUM_THREADS") == "1" else time.
 
 
 def attention(shape: tuple[int, int, int], seed: int = 0) -> NDArray[np.float64]:
-    """Softmax attention of tokens in 8 clusters by heads of 12 kinds, made head by head to keep memory low."""
+    """Softmax attention of tokens in 8 clusters by heads of 12 kinds."""
+    X = np.empty(shape)
+    for head, matrix in enumerate(attention_heads(shape, seed)):
+        X[:, :, head] = matrix
+    return X
+
+
+def attention_heads(shape: tuple[int, int, int], seed: int = 0) -> Iterator[NDArray[np.float64]]:
+    """The (query, key) matrix of one head after the other."""
     n_queries, n_keys, n_heads = shape
     rng = np.random.default_rng(seed)
     width = 16
@@ -57,13 +65,11 @@ def attention(shape: tuple[int, int, int], seed: int = 0) -> NDArray[np.float64]
         np.repeat(rng.standard_normal((8, 4)), -(-len(tokens) // 8), axis=0), (len(tokens), 4)
     )
     kinds = rng.standard_normal((12, width, width)) / width
-    X = np.empty(shape)
     for head in range(n_heads):
         form = kinds[head % 12] + 0.3 * rng.standard_normal((width, width)) / width
         scores = tokens[:n_queries] @ form @ tokens[:n_keys].T
         weights = np.exp(scores - scores.max(axis=1, keepdims=True))
-        X[:, :, head] = weights / weights.sum(axis=1, keepdims=True)
-    return X
+        yield weights / weights.sum(axis=1, keepdims=True)
 
 
 def run_ours(X: NDArray[np.float64], n_iters: int) -> dict[str, Any]:

@@ -69,6 +69,7 @@ class Analyzer:
         questionnaire: Parameters of ``Questionnaire`` that differ from its defaults.
         theory: Also check the paper's theory on this model (softmax invariance, regularity).
         adapter: Name of an adapter; None finds it from the model.
+        landmarks: Of more heads than this, so many are compared each with each, and the others placed beside them.
         progress: Called with the stage and how much of it is done.
 
     >>> import numpy as np
@@ -85,6 +86,7 @@ class Analyzer:
         theory: bool = False,
         *,
         adapter: str | None = None,
+        landmarks: int = Settings.landmarks,
         progress: Progress = automatic,
     ) -> None:
         if kind not in KINDS:
@@ -95,6 +97,8 @@ class Analyzer:
             raise InvalidInput(f"questionnaire has unknown parameters {unknown}; known are {sorted(defaults)}.")
         self.kind, self.seed, self.theory, self.adapter = kind, seed, theory, adapter
         self.questionnaire = {**defaults, **(questionnaire or {})}
+        _check_count("landmarks", landmarks, least=2)
+        self.landmarks = landmarks
         self.progress = progress
 
     @property
@@ -104,7 +108,7 @@ class Analyzer:
 
     def settings(self, batches: int, tokens: int) -> Settings:
         """Every parameter that changes a number in the report."""
-        return Settings(self.kind, batches, tokens, self.seed, self.questionnaire)
+        return Settings(self.kind, batches, tokens, self.seed, self.questionnaire, landmarks=self.landmarks)
 
     def run(
         self,

@@ -78,7 +78,10 @@ class ModelInfo(JsonRecord):
 
 @dataclass(frozen=True)
 class Settings(JsonRecord):
-    """Every parameter that changes a number in the report."""
+    """Every parameter that changes a number in the report.
+
+    Of more heads than ``landmarks``, so many are organised and the others placed beside them.
+    """
 
     kind: str
     batches: int
@@ -88,6 +91,7 @@ class Settings(JsonRecord):
     head_functions: int = 400
     network_functions: int = 100
     fraction: float = 0.1
+    landmarks: int = 1024
 
 
 @dataclass(frozen=True)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from oattn_hub.analysis.landmarks import landmarks
+from oattn_hub.attention.reading import copied, some_heads
 from oattn_hub.geometry import PartitionTree, Questionnaire, head_entropies
 from oattn_hub.geometry.checks import AXES
+from oattn_hub.geometry.entropy import expansion_by_heads
 from oattn_hub.records import Settings
 from oattn_hub.report.group import Array
 from oattn_hub.report.records import Controls
@@ -31,10 +34,10 @@ def control(sample: Array, batches: Sequence[BatchMeasurement], settings: Settin
     shannon = shannon_entropies(sample, settings.kind)
     controls = Controls(
         shannon=None if shannon is None else rank_correlation(first.entropies, shannon),
-        shuffled=rank_correlation(first.entropies, head_entropies(sample, shuffled, settings.head_functions)),
-        fewer=rank_correlation(first.entropies, head_entropies(sample, trees, FEWER_FUNCTIONS)),
+        shuffled=rank_correlation(first.entropies, _entropies(sample, shuffled, settings.head_functions)),
+        fewer=rank_correlation(first.entropies, _entropies(sample, trees, FEWER_FUNCTIONS)),
         fewer_functions=FEWER_FUNCTIONS,
-        all_functions=rank_correlation(first.entropies, head_entropies(sample, trees, None)),
+        all_functions=rank_correlation(first.entropies, _entropies(sample, trees, None)),
         perturbed=_mean([rank_correlation(first.entropies, copy) for copy in perturbed]),
         perturbation=PERTURBATION,
         convergence=dict(zip(AXES, np.mean([batch.convergence for batch in batches], axis=0).tolist(), strict=True)),
@@ -44,18 +47,37 @@ def control(sample: Array, batches: Sequence[BatchMeasurement], settings: Settin
 
 def perturbed_entropies(X: Array, settings: Settings, rng: np.random.Generator, copies: int = COPIES) -> list[Array]:
     """Entropies of a tensor on the trees of perturbed copies: what differs is the trees' chance alone."""
+    marks = landmarks(X.shape[2], settings.landmarks)
     found = []
     for _ in range(copies):
-        noise = rng.standard_normal(X.shape, dtype=np.float32)
-        trees = Questionnaire(**settings.questionnaire).fit(X * (1 + np.float32(PERTURBATION) * noise)).trees_
-        found.append(head_entropies(X, trees, settings.head_functions))
+        trees = Questionnaire(**settings.questionnaire).fit(_perturbed(X, marks, rng), history=False).trees_
+        found.append(_entropies(X, trees, settings.head_functions))
     return found
+
+
+def _perturbed(X: Array, heads: Array, rng: np.random.Generator) -> Array:
+    """A copy of some heads in memory, with noise on every entry, made query by query."""
+    copy = copied(X, heads)
+    for query in copy:
+        query *= 1 + np.float32(PERTURBATION) * rng.standard_normal(query.shape, dtype=np.float32)
+    return copy
+
+
+def _entropies(X: Array, trees: Mapping[str, PartitionTree], m: int | None) -> Array:
+    """``head_entropies`` of a tensor that may be larger than the memory."""
+    if m is None:
+        return np.concatenate([head_entropies(heads, trees, None) for heads in some_heads(X)])
+    return expansion_by_heads(some_heads(X), trees, ("query", "key"), m).entropy()
 
 
 def shannon_entropies(X: Array, kind: str) -> Array | None:
     """(H,) mean Shannon entropy of the attention rows; None for scores, whose mask is not known."""
     if kind == "scores":
         return None
+    return np.concatenate([_shannon(heads, kind) for heads in some_heads(X)])
+
+
+def _shannon(X: Array, kind: str) -> Array:
     rows = np.where(np.isnan(X), 0.0, X) if kind == "probs" else _softmax(X)
     return np.asarray(-np.sum(rows * np.log(np.maximum(rows, 1e-30)), axis=1, dtype=np.float64).mean(axis=0))
 

@@ -14,11 +14,14 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from oattn_hub.analysis.controls import control
+from oattn_hub.analysis.landmarks import affinity_to_landmarks, crowd_of, extended, landmarks, nearest, tree_of_all
+from oattn_hub.attention.reading import copied, in_memory, some_heads
 from oattn_hub.attention.store import AttentionStore
 from oattn_hub.errors import CaptureError, FormatError
 from oattn_hub.files import read_tensors, write_tensors
-from oattn_hub.geometry import Questionnaire, binary_tree, diffusion, expansion, flexible_tree, stability
+from oattn_hub.geometry import PartitionTree, Questionnaire, binary_tree, diffusion, flexible_tree, stability
 from oattn_hub.geometry.checks import AXES
+from oattn_hub.geometry.entropy import expansion_by_heads
 from oattn_hub.records import Settings
 from oattn_hub.report.group import Array, GroupResult
 
@@ -46,7 +49,7 @@ class BatchMeasurement:
             what they are sums of.
         convergence: (3,) last change of the query, key and head tree.
         network_coefficients: (m',) tri-Haar coefficients, largest support first; network_entropy: (1,).
-        affinity: (H, H) between heads.
+        affinity: (H, L) between the heads and the landmarks, which are all heads unless there are very many.
         distance_quantiles: (101,) quantiles of the distances between heads, in units of their median.
         query_labels, key_labels: trees of the batch.
     """
@@ -78,8 +81,9 @@ class BatchMeasurement:
 
 def check_finite(store: AttentionStore, batch: int, kind: str, group: str) -> None:
     """Refuse attention that is not a number, and name the head it comes from; of logits, masked ones are gaps."""
-    finite = np.isfinite(store.tensor(batch, kind, group))
-    sound = finite.any(axis=(0, 1)) if kind == "logits" else finite.all(axis=(0, 1))
+    enough = np.any if kind == "logits" else np.all
+    finite = (np.isfinite(heads) for heads in some_heads(store.tensor(batch, kind, group)))
+    sound = np.concatenate([enough(entries, axis=(0, 1)) for entries in finite])
     if not sound.all():
         head = store.heads(group)[int(sound.argmin())]
         raise CaptureError(
@@ -96,22 +100,32 @@ def measure_batch(X: Array, settings: Settings) -> BatchMeasurement:
 
 
 def _measure(X: Array, settings: Settings) -> BatchMeasurement:
-    organised = Questionnaire(**settings.questionnaire).fit(X)
-    trees = organised.trees_
-    heads = expansion(X, trees, ("query", "key"), settings.head_functions)
-    network = expansion(X, trees, ("query", "key", "head"), settings.network_functions)
+    marks = landmarks(X.shape[2], settings.landmarks)
+    everything = len(marks) == X.shape[2]
+    organised = Questionnaire(**settings.questionnaire)
+    if everything:
+        X = in_memory(X)
+        organised.fit(X, history=False)
+    else:
+        organised.fit(copied(X, marks), history=False, crowd=crowd_of(X, marks))
+    trees = dict(organised.trees_)
+    heads = expansion_by_heads(some_heads(X), trees, ("query", "key"), settings.head_functions)
+    # times their weights, so that their sizes add up to the entropy
+    coefficients = (heads.coefficients.T * heads.weights).astype(np.float32)
+    affinity = affinity_to_landmarks(coefficients, heads.supports, marks, organised.affinities_["head"])
+    trees["head"] = tree_of_all(trees["head"], nearest(affinity, marks))
+    network = expansion_by_heads(some_heads(X), trees, AXES, settings.network_functions)
     return BatchMeasurement(
         entropies=heads.entropy(),
         # the constant is the first function: none has a larger support, and its index is the smallest
         details=heads.entropy() - heads.weights[0] * np.abs(heads.coefficients[0]),
         convergence=np.array([organised.convergence_[axis][-1] for axis in AXES]),
-        # times their weights, so that their sizes add up to the entropy
-        coefficients=(heads.coefficients.T * heads.weights).astype(np.float32),
+        coefficients=coefficients,
         supports=heads.supports,
         # as many as were asked for: those that tie with the last are in the entropy only
         network_coefficients=network.coefficients[: settings.network_functions].astype(np.float32),
         network_entropy=np.atleast_1d(network.entropy()),
-        affinity=organised.affinities_["head"].astype(np.float32),
+        affinity=affinity.astype(np.float32),
         distance_quantiles=_distance_quantiles(organised.history_[-1].distances["head"]),
         query_labels=trees["query"].labels,
         key_labels=trees["key"].labels,
@@ -124,8 +138,13 @@ def join_batches(
     """A group's result from its measured batches; ``sample`` is the first batch's tensor, kept for display."""
     entropies = np.stack([batch.entropies for batch in batches])
     agreement = stability(entropies, fraction=settings.fraction, seed=settings.seed)
-    affinity = np.stack([batch.affinity for batch in batches]).mean(axis=0, dtype=np.float64)
-    coordinates, eigenvalues = _diffusion(affinity, settings.questionnaire)
+    affinity = np.zeros(batches[0].affinity.shape)
+    for batch in batches:
+        affinity += batch.affinity
+    affinity /= len(batches)
+    marks = landmarks(len(affinity), settings.landmarks)
+    closest = nearest(affinity, marks)
+    coordinates, eigenvalues = _diffusion(affinity, marks, settings.questionnaire)
     return GroupResult(
         name=name,
         n_queries=sample.shape[0],
@@ -148,11 +167,12 @@ def join_batches(
         network_coefficients=np.stack([batch.network_coefficients for batch in batches]),
         coefficients=batches[0].coefficients,
         supports=batches[0].supports,
-        affinity=affinity.astype(np.float32),
+        affinity=affinity[marks].astype(np.float32),
+        landmarks=None if len(marks) == len(affinity) else closest,
         distance_quantiles=np.stack([batch.distance_quantiles for batch in batches]),
         diffusion=coordinates,
         diffusion_eigenvalues=eigenvalues,
-        head_labels=_head_tree_labels(affinity, settings.questionnaire),
+        head_labels=tree_of_all(_head_tree(affinity[marks], settings.questionnaire), closest).labels,
         details=np.stack([batch.details for batch in batches]),
         **control(sample, batches, settings),
     )
@@ -160,24 +180,24 @@ def join_batches(
 
 def _distance_quantiles(distances: Array) -> Array:
     """Quantiles of the distances between different heads in units of their median; zeros for a single head."""
-    pairs = distances[np.triu_indices(len(distances), k=1)]
+    pairs = distances[np.tri(len(distances), k=-1, dtype=bool).T]
     if pairs.size == 0:
         return np.zeros(len(_QUANTILES))
     median = float(np.median(pairs))
     return np.asarray(np.quantile(pairs / (median or 1.0), _QUANTILES))
 
 
-def _diffusion(affinity: Array, questionnaire: Mapping[str, Any]) -> tuple[Array, Array]:
+def _diffusion(affinity: Array, marks: Array, questionnaire: Mapping[str, Any]) -> tuple[Array, Array]:
     """(H, 3) leading non-trivial diffusion coordinates, zero where a small group has fewer, and their eigenvalues."""
-    geometry = diffusion(affinity, _DIMENSIONS + 1, questionnaire["normalisation"])
-    found = geometry.coordinates()[:, 1:]
+    geometry = diffusion(affinity[marks], _DIMENSIONS + 1, questionnaire["normalisation"])
+    found = extended(geometry, affinity, marks, questionnaire["normalisation"])[:, 1:]
     missing = _DIMENSIONS - found.shape[1]
     return np.pad(found, ((0, 0), (0, missing))), np.pad(geometry.values[1:], (0, missing))
 
 
-def _head_tree_labels(affinity: Array, questionnaire: Mapping[str, Any]) -> Array:
+def _head_tree(affinity: Array, questionnaire: Mapping[str, Any]) -> PartitionTree:
     """The tree of the mean affinity, grown as the questionnaire grows its own."""
     if questionnaire["tree"] == "binary":
-        return binary_tree(affinity, normalisation=questionnaire["normalisation"]).labels
+        return binary_tree(affinity, normalisation=questionnaire["normalisation"])
     names = ("constant", "median", "n_eigenvectors", "normalisation")
-    return flexible_tree(affinity, **{name: questionnaire[name] for name in names}).labels
+    return flexible_tree(affinity, **{name: questionnaire[name] for name in names})

@@ -85,7 +85,8 @@ def distance_affinity(distances: ArrayLike, *, median: str = "published", scale:
         scale: Multiplies the median.
     """
     matrix = np.asarray(distances, dtype=np.float64)
-    return np.asarray(np.exp(-matrix / (scale * typical(matrix, median))))
+    affinity = np.divide(matrix, -scale * typical(matrix, median))
+    return np.asarray(np.exp(affinity, out=affinity))
 
 
 def typical(distances: NDArray[np.float64], median: str) -> float:

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import reduce
 from itertools import pairwise
@@ -52,8 +53,10 @@ class Folders:
     members: NDArray[np.int64]
 
     @classmethod
-    def of(cls, tree: PartitionTree, alpha: float, beta: float) -> Folders:
-        """The folders of a tree with their weights."""
+    def of(cls, tree: PartitionTree, alpha: float, beta: float, counts: NDArray[np.intp] | None = None) -> Folders:
+        """The folders of a tree with their weights; ``counts`` says for how many points each stands, if not for one."""
+        many = np.ones(tree.n, dtype=np.intp) if counts is None else counts
+        total = int(many.sum())
         numbers = tree.leaf_order.tolist()  # of the folders on the level at hand, from left to right
         members: list[list[int]] = [[point] for point in range(tree.n)]
         parents = [-1] * tree.n
@@ -62,10 +65,20 @@ class Folders:
             if depth < tree.n_levels - 1:
                 numbers = _join(tree.parents[depth + 1].tolist(), numbers, members, parents, weights)
             for number in numbers:
-                weights[number] += (len(members[number]) / tree.n) ** beta * 2.0 ** (-alpha * depth)
-        sizes = np.array([len(folder) for folder in members])
+                weights[number] += (int(many[members[number]].sum()) / total) ** beta * 2.0 ** (-alpha * depth)
+        lengths = np.array([len(folder) for folder in members])
+        sizes = np.array([int(many[folder].sum()) for folder in members])
         flat = np.array([point for folder in members for point in folder])
-        return cls(tree.n, np.array(weights), sizes, np.array(parents), np.cumsum([0, *sizes]), flat)
+        return cls(tree.n, np.array(weights), sizes, np.array(parents), np.cumsum([0, *lengths]), flat)
+
+    @classmethod
+    def of_points(cls, weights: NDArray[np.float64]) -> Folders:
+        """Points that lie in no folder but one of weight 0."""
+        n = len(weights)
+        members = np.concatenate([np.arange(n), np.arange(n)])
+        starts = np.append(np.arange(n + 1), 2 * n)
+        sizes, parents = np.append(np.ones(n, dtype=np.int64), n), np.append(np.full(n, n), -1)
+        return cls(n, np.append(weights, 0.0), sizes, parents, starts, members)
 
 
 def _join(
@@ -143,13 +156,20 @@ def emd_of_checked(
     """``tree_emd`` of a tensor that was looked through before: a questionnaire does so once, not for every tree."""
     position = axis_index(axis, tensor.ndim)
     folders = [
-        Folders.of(_tree_of(trees, other, tensor.shape), alpha, beta)
+        Folders.of(tree_of(trees, other, tensor.shape), alpha, beta)
         for other in range(tensor.ndim)
         if other != position
     ]
     if tensor.ndim == 2:  # a matrix is a tensor of one head
         tensor = tensor[:, :, None]
         folders.append(Folders.of(PartitionTree([[0]]), alpha, beta))
+    return emd_by_folders(tensor, has_gaps, position, folders, precision)
+
+
+def emd_by_folders(
+    tensor: Floats, has_gaps: bool, position: int, folders: list[Folders], precision: str
+) -> NDArray[np.float64]:
+    """``tree_emd`` of three axes by the folders of the two others, in their order."""
     if has_gaps:
         return _distances_with_gaps(_SlicesWithGaps(tensor, position, *folders))
     if precision == "auto":
@@ -158,7 +178,8 @@ def emd_of_checked(
     return _distances(_Slices(np.ascontiguousarray(tensor), position, *folders, precision=precision))
 
 
-def _tree_of(trees: Mapping[str, PartitionTree], axis: int, shape: tuple[int, ...]) -> PartitionTree:
+def tree_of(trees: Mapping[str, PartitionTree], axis: int, shape: tuple[int, ...]) -> PartitionTree:
+    """The tree of an axis, or what is wrong with it."""
     name = AXES[axis]
     if name not in trees:
         raise InvalidInput(f"trees has no tree for the {name} axis, only for {', '.join(trees) or 'none'}.")
@@ -196,7 +217,8 @@ class _Slices:
         def share(places: tuple[int, int]) -> None:
             kernels.compiled(kernels.inner_sums)(points, typical, self.scale, self.rows.parents, *places, sums)
 
-        _in_threads(share, list(pairwise(ends)))
+        for _ in _in_threads(share, list(pairwise(ends))):
+            pass
         return sums[:, :, 0] if self.axis == 0 else sums[0]
 
     def fill(self, part: range, out: Floats) -> None:
@@ -251,10 +273,14 @@ def _distances(slices: _Slices) -> NDArray[np.float64]:
             kernels.compiled(kernels.add_overlaps)(values.reshape(padded, -1), sums)
         return sums
 
-    sums = _shared_out(slices, share)[: slices.n, : slices.n]
-    own = np.diag(sums)
-    upper = np.triu(np.maximum(own[:, None] + own[None, :] - 2.0 * sums, 0.0), 1) / slices.scale
-    return np.asarray(upper + upper.T)
+    overlaps = _shared_out(slices, share)[: slices.n, : slices.n]
+    own = np.diag(overlaps).copy()
+    distances = np.empty((slices.n, slices.n))
+    for i in range(slices.n):  # row by row: all at once takes the memory of five such matrices
+        distances[i, i] = 0.0
+        distances[i, i + 1 :] = np.maximum(own[i] + own[i + 1 :] - 2.0 * overlaps[i, i + 1 :], 0.0) / slices.scale
+        distances[i + 1 :, i] = distances[i, i + 1 :]
+    return distances
 
 
 def _distances_with_gaps(slices: _SlicesWithGaps) -> NDArray[np.float64]:
@@ -290,12 +316,24 @@ def _shared_out(
         for start in range(begin, end, step)
     ]
     shares = [parts[first::_SHARES] for first in range(min(_SHARES, len(parts)))]
-    return reduce(np.add, _in_threads(work, shares))
+    return reduce(_added, _in_threads(work, shares))
 
 
-def _in_threads(work: Callable[[Task], Result], tasks: list[Task]) -> list[Result]:
+def _added(total: NDArray[np.float64], more: NDArray[np.float64]) -> NDArray[np.float64]:
+    total += more
+    return total
+
+
+def _in_threads(work: Callable[[Task], Result], tasks: list[Task]) -> Iterator[Result]:
+    """The results in the order of the tasks; a task begins only when few results wait, so that memory stays bounded."""
     with ThreadPoolExecutor(n_threads()) as pool:
-        return list(pool.map(work, tasks))
+        waiting: deque[Future[Result]] = deque()
+        for task in tasks:
+            waiting.append(pool.submit(work, task))
+            if len(waiting) > n_threads():
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
 
 
 def n_threads() -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,12 +10,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from oattn_hub.errors import InvalidInput
 from oattn_hub.geometry.checks import AXES, Floats, at_least, one_of
-from oattn_hub.geometry.haar import haar_basis, haar_functions, haar_transform, inverse_haar_transform, trees_by_axis
+from oattn_hub.geometry.haar import haar_functions, haar_transform, haar_values, inverse_haar_transform, trees_by_axis
 from oattn_hub.geometry.missing import fill_missing
 from oattn_hub.geometry.tree import PartitionTree
 
 SELECTIONS = ("support", "leading")
 _BLOCK = 1 << 21  # entries contracted together: bounds the memory that float32 tensors take more
+_ENTRIES = 1 << 20  # of the heads that are expanded together
 
 TreesByName = Mapping[str, PartitionTree]
 
@@ -69,7 +70,9 @@ def head_entropies(
     [4.0, 12.0]
     """
     at_least("p", p, 1e-6)
-    return np.atleast_1d(expansion(X, trees, ("query", "key"), m, selection, constant=constant).entropy(p))
+    parts = _some_heads(X) if m is None else [np.asarray(X)]  # all functions take the memory of what they expand
+    expanded = (expansion(some, trees, ("query", "key"), m, selection, constant=constant) for some in parts)
+    return np.concatenate([np.atleast_1d(part.entropy(p)) for part in expanded])
 
 
 def network_entropy(
@@ -115,8 +118,23 @@ def expansion(
     if not constant:
         chosen, weights = chosen[chosen.any(axis=1)], weights[chosen.any(axis=1)]
     whole = m is None
-    values = haar_transform(tensor, by_axis)[tuple(chosen.T)] if whole else _coefficients(tensor, used, chosen)
+    parts = _some_heads(tensor)
+    values = haar_transform(tensor, by_axis)[tuple(chosen.T)] if whole else _coefficients(parts, used, chosen)
     return Expansion(chosen, _sizes(supports, chosen), values, weights)
+
+
+def expansion_by_heads(parts: Iterable[Floats], trees: TreesByName, axes: Sequence[str], m: int) -> Expansion:
+    """The ``m`` functions of largest support of a tensor that is never in memory as a whole.
+
+    Args:
+        parts: (query, key, heads) tensors that together are the whole, in the order of the heads.
+        trees, axes, m: As in ``expansion``.
+    """
+    used = [_named(trees, axes)[name] for name in axes]
+    supports = [haar_functions(tree).supports for tree in used]
+    chosen, weights = _of_largest_support(supports, m)
+    filled = (fill_missing(part, trees) for part in parts)
+    return Expansion(chosen, _sizes(supports, chosen), _coefficients(filled, used, chosen), weights)
 
 
 def _sizes(supports: list[NDArray[np.intp]], functions: NDArray[np.intp]) -> NDArray[np.int64]:
@@ -204,10 +222,18 @@ def _leading(orders: list[NDArray[np.intp]], m: int | None) -> NDArray[np.intp]:
     return np.stack(np.meshgrid(*[order[:side] for order in orders], indexing="ij"), axis=-1).reshape(-1, len(orders))
 
 
-def _coefficients(tensor: Floats, trees: list[PartitionTree], chosen: NDArray[np.intp]) -> NDArray[np.float64]:
-    """The chosen coefficients: only the functions that occur are contracted, some columns at a time."""
+def _coefficients(parts: Iterable[Floats], trees: list[PartitionTree], chosen: NDArray[np.intp]) -> NDArray[np.float64]:
+    """The chosen coefficients: only the functions that occur are contracted, a few heads at a time."""
     needed, places = zip(*[np.unique(column, return_inverse=True) for column in chosen.T], strict=True)
-    queries, keys, *heads = (haar_basis(tree)[:, numbers] for tree, numbers in zip(trees, needed, strict=True))
+    queries, keys, *heads = (haar_values(tree, numbers) for tree, numbers in zip(trees, needed, strict=True))
+    by_heads = (_contracted(some, queries, keys) for some in parts)
+    if not heads:
+        return np.concatenate([block[places] for block in by_heads], axis=-1)
+    return np.asarray((np.concatenate(list(by_heads), axis=-1) @ heads[0])[places])
+
+
+def _contracted(tensor: Floats, queries: NDArray[np.float64], keys: NDArray[np.float64]) -> NDArray[np.float64]:
+    """(query functions, key functions, heads) inner products, some columns at a time."""
     flat = tensor.reshape(len(tensor), -1)
     by_query = np.empty((queries.shape[1], flat.shape[1]))
     step = max(1, _BLOCK // len(flat))
@@ -215,10 +241,18 @@ def _coefficients(tensor: Floats, trees: list[PartitionTree], chosen: NDArray[np
         some = flat[:, start : start + step].astype(np.float64, copy=False)
         by_query[:, start : start + step] = queries.T @ some
     by_query = by_query.reshape(-1, *tensor.shape[1:])
-    block = np.moveaxis(np.tensordot(by_query, keys, axes=(1, 0)), -1, 1)
-    for functions in heads:
-        block = block @ functions
-    return np.asarray(block[places])
+    return np.moveaxis(np.tensordot(by_query, keys, axes=(1, 0)), -1, 1)
+
+
+def _some_heads(X: ArrayLike) -> Iterator[Floats]:
+    """A tensor a few heads at a time, which bounds the memory of what is made of them; a matrix is one head."""
+    tensor = np.asarray(X)
+    if tensor.ndim < 3:
+        yield tensor
+        return
+    step = max(1, _ENTRIES // max(1, tensor[:, :, 0].size))
+    for start in range(0, max(1, tensor.shape[2]), step):
+        yield tensor[:, :, start : start + step]
 
 
 def sparse_approximation(X: ArrayLike, trees: TreesByName, m: int) -> tuple[NDArray[np.float64], float]:

@@ -6,7 +6,7 @@ what is equal up to its error is treated alike or put in an order that comes fro
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from oattn_hub.geometry.canonical import (
 )
 from oattn_hub.geometry.checks import as_square, at_least, one_of
 from oattn_hub.geometry.markov import Component, components, connected, diffusion
-from oattn_hub.geometry.published import between_clusters, grow_as_published
+from oattn_hub.geometry.published import grow_as_published
 from oattn_hub.geometry.tree import PartitionTree
 
 MEDIANS = ("off_diagonal", "published")
@@ -29,6 +29,7 @@ MEDIANS = ("off_diagonal", "published")
 # times larger), and relative to the largest (rounding of the eigenvectors).
 _ERROR = 1e-7
 _ROUNDING = 1e-14
+_PAIRS = 1 << 16  # visited pairs that are lists of numbers at a time
 
 Matrix = NDArray[np.float64]
 Labels = NDArray[np.intp]
@@ -94,11 +95,23 @@ def _levels(part: Component, content: Matrix, constant: float) -> list[Labels]:
     levels = [labels]
     time = 1.0
     while labels.max() > 0:
-        distances = between_clusters(part.geometry.relative_distances(time), labels)
+        distances = _between_clusters(part.geometry.relative_distances(time), labels)
         labels = _join(distances, canonical_ranks(*content_of_folders(content, labels)), constant)[labels]
         levels.append(labels)
         time *= 2.0
     return levels
+
+
+def _between_clusters(distances: Matrix, labels: Labels) -> Matrix:
+    """Mean distance between the members of each two clusters, in a time that grows with the pairs of points."""
+    sizes = np.bincount(labels)
+    if len(sizes) == len(labels):
+        return distances  # every point is a cluster, in order
+    order, starts = np.argsort(labels, kind="stable"), np.cumsum(sizes) - sizes
+    rows = np.empty((len(sizes), len(labels)))
+    for cluster, members in enumerate(np.split(order, starts[1:])):
+        rows[cluster] = distances[members].sum(axis=0)
+    return np.asarray(np.add.reduceat(rows[:, order], starts, axis=1) / np.outer(sizes, sizes))
 
 
 def _join(distances: Matrix, ranks: Labels, constant: float) -> Labels:
@@ -110,24 +123,39 @@ def _join(distances: Matrix, ranks: Labels, constant: float) -> Labels:
     distance join.
     """
     n = len(distances)
-    first, second = np.triu_indices(n, k=1)
-    gaps = distances[first, second]
+    gaps = distances[np.tri(n, k=-1, dtype=bool).T]  # row by row, the pairs i < j
     limit = float(np.median(gaps))
     error = _ERROR * limit + _ROUNDING * float(gaps.max())
     near = np.flatnonzero(gaps < limit - error)
     if not len(near):
         return connected(distances <= gaps.min() + error)
-    order = near[_closest_first(gaps[near], ranks[first[near]], ranks[second[near]], error)]
-    return _joined(first[order].tolist(), second[order].tolist(), gaps[order].tolist(), n, limit / constant, error)
+    first, second = _pairs(near, n)
+    gaps = gaps[near]
+    order = _closest_first(gaps, ranks[first], ranks[second], error)
+    return _joined(_visited(first, second, gaps, order), n, limit / constant, error)
 
 
-def _joined(first: list[int], second: list[int], gaps: list[float], n: int, limit: float, error: float) -> Labels:
-    """The cluster of each of n points after the given pairs were visited in this order."""
+def _pairs(places: Labels, n: int) -> tuple[Labels, Labels]:
+    """Both points of the pairs at these places of the list (0, 1), (0, 2), … of all pairs of n points."""
+    starts = np.concatenate([[0], np.cumsum(np.arange(n - 1, 0, -1))])  # where the pairs of each first point begin
+    first = np.searchsorted(starts, places, side="right") - 1
+    return first, places - starts[first] + first + 1
+
+
+def _visited(first: Labels, second: Labels, gaps: Matrix, order: Labels) -> Iterator[tuple[int, int, float]]:
+    """The pairs in this order; some at a time become Python's numbers, since the first ones often join all points."""
+    for start in range(0, len(order), _PAIRS):
+        some = order[start : start + _PAIRS]
+        yield from zip(first[some].tolist(), second[some].tolist(), gaps[some].tolist(), strict=True)
+
+
+def _joined(pairs: Iterable[tuple[int, int, float]], n: int, limit: float, error: float) -> Labels:
+    """The cluster of each of n points after the given pairs, with their gaps, were visited in this order."""
     home = list(range(n))  # of each point, the point after which its cluster is named
     size = [1] * n
     free = [True] * n
     left = n
-    for i, j, gap in zip(first, second, gaps, strict=True):
+    for i, j, gap in pairs:
         if not free[i]:
             i, j = j, i
         if not free[i] or (not free[j] and gap >= limit * 2.0 ** (1 - size[home[j]]) - error):

@@ -21,6 +21,8 @@ from oattn_hub.errors import InvalidInput
 from oattn_hub.geometry.checks import AXES, as_tensor, axis_index
 from oattn_hub.geometry.tree import PartitionTree
 
+_POINTS = 256  # of a basis that are computed together
+
 Trees = PartitionTree | Mapping[str, PartitionTree] | Sequence[PartitionTree | None]
 
 
@@ -91,6 +93,15 @@ def haar_basis(tree: PartitionTree) -> NDArray[np.float64]:
            [ 1., -1.]])
     """
     return haar_transform(np.eye(tree.n), tree).T
+
+
+def haar_values(tree: PartitionTree, numbers: NDArray[np.intp]) -> NDArray[np.float64]:
+    """(n, functions) the columns ``numbers`` of the Haar basis, without the memory that all of it takes."""
+    values = np.empty((tree.n, len(numbers)))
+    for start in range(0, tree.n, _POINTS):
+        points = np.eye(tree.n, min(_POINTS, tree.n - start), -start)
+        values[start : start + _POINTS] = haar_transform(points, tree)[numbers].T
+    return values
 
 
 def haar_transform(X: ArrayLike, trees: Trees) -> NDArray[np.float64]:

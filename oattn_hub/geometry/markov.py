@@ -118,7 +118,9 @@ def _component(graph: Matrix, members: NDArray[np.intp], n_eigenvectors: int, no
     matrix, root = _symmetric(graph if whole else graph[np.ix_(members, members)], normalisation)
     mass = float(root @ root)
     top = root / np.sqrt(mass)
-    values, vectors = _largest(matrix - np.outer(top, top), min(int(n_eigenvectors), len(top)) - 1)
+    for row, value in zip(matrix, top, strict=True):  # what is left without the top eigenvector
+        row -= value * top
+    values, vectors = _largest(matrix, min(int(n_eigenvectors), len(top)) - 1)
     scaled = vectors / top[:, None]
     geometry = Diffusion(
         values=np.concatenate([[1.0], np.minimum(np.abs(values), 1.0)]),
@@ -161,24 +163,35 @@ def _joined(parts: Sequence[Component]) -> Diffusion:
 def _links(affinity: ArrayLike) -> Matrix:
     """The affinity, exactly symmetric, with nothing where there is no link; a point without any is linked to itself."""
     graph = as_square(affinity, "affinity")
-    graph = (graph + graph.T) / 2
+    graph = graph + graph.T
+    graph /= 2
     if graph.min() < -NEGLIGIBLE:
         raise InvalidInput(f"affinity has the negative entry {graph.min():g}. Set negative affinities to 0 first.")
-    graph = np.where(graph > NEGLIGIBLE, graph, 0.0)
+    graph[graph <= NEGLIGIBLE] = 0.0
     alone = np.flatnonzero(~graph.any(axis=1))
     graph[alone, alone] = 1.0
     return graph
 
 
 def _symmetric(graph: Matrix, normalisation: str) -> tuple[Matrix, Matrix]:
-    """The symmetric matrix similar to the Markov operator, and its top eigenvector, the square root of the degrees."""
+    """The symmetric matrix similar to the Markov operator, and its top eigenvector, the square root of the degrees.
+
+    The matrix takes the place of the graph: with many points, few such matrices fit into memory.
+    """
     one_of("normalisation", normalisation, NORMALISATIONS)
     degree = graph.sum(axis=1)
     if normalisation == "density":
-        graph = graph / np.outer(degree, degree)
+        _divide_by_outer(graph, degree)
         degree = graph.sum(axis=1)
     root = np.sqrt(degree)
-    return graph / np.outer(root, root), root
+    _divide_by_outer(graph, root)
+    return graph, root
+
+
+def _divide_by_outer(matrix: Matrix, vector: Matrix) -> None:
+    """matrix[i, j] /= vector[i] * vector[j]."""
+    for row, value in zip(matrix, vector, strict=True):
+        row /= value * vector
 
 
 def _largest(matrix: Matrix, count: int) -> tuple[Matrix, Matrix]:
@@ -195,7 +208,7 @@ def _largest(matrix: Matrix, count: int) -> tuple[Matrix, Matrix]:
         # a fixed start vector makes Lanczos deterministic; a ramp is no symmetric or constant accident
         values, vectors = eigsh(matrix, k=count, which="LM", v0=np.linspace(1.0, 2.0, len(matrix)))
     else:
-        values, vectors = eigh(matrix)
+        values, vectors = eigh(matrix, overwrite_a=True)
     falling = np.argsort(-np.abs(values), kind="stable")
     last = abs(values[falling[count - 1]])
     leading = falling[: max(count, np.count_nonzero(np.abs(values) > last - NEGLIGIBLE))]

@@ -16,6 +16,7 @@ from oattn_hub.errors import NotFitted
 from oattn_hub.geometry.affinity import cosine_affinity, distance_affinity, gaussian_affinity
 from oattn_hub.geometry.canonical import content_of_tensor
 from oattn_hub.geometry.checks import AXES, Floats, as_tensor_with_gaps, at_least, one_of
+from oattn_hub.geometry.crowd import Crowd, crowd_emd
 from oattn_hub.geometry.emd import PRECISIONS, emd_of_checked
 from oattn_hub.geometry.growing import MEDIANS, binary_tree, grow
 from oattn_hub.geometry.markov import NORMALISATIONS, Diffusion, components, join_components
@@ -52,6 +53,10 @@ class Iteration:
                 {axis: Diffusion(d.values, d.vectors[places[axis]]) for axis, d in self.diffusions.items()}
             ),
         )
+
+    def trees_only(self) -> Iteration:
+        """The same without what takes the memory of a matrix on each axis."""
+        return Iteration(self.trees, *[MappingProxyType({})] * 3)
 
 
 class Questionnaire:
@@ -134,12 +139,16 @@ class Questionnaire:
         """The parameters by name, JSON-able."""
         return {name: value for name, value in vars(self).items() if not name.endswith("_")}
 
-    def fit(self, X: ArrayLike, *, progress: Progress = silent) -> Questionnaire:
+    def fit(
+        self, X: ArrayLike, *, progress: Progress = silent, history: bool = True, crowd: Crowd | None = None
+    ) -> Questionnaire:
         """Build the trees of ``X``.
 
         Args:
             X: (query, key, head) or (query, key), float32 or float64; it is not changed. NaN entries are missing.
             progress: Told the stage "questionnaire" and how many of its trees are built.
+            history: Whether every pass keeps its affinities, distances and diffusions, or the last one only.
+            crowd: Where ``X`` is only some of very many heads, all of them, added up.
         """
         self._check()
         tensor, has_gaps = as_tensor_with_gaps(X)
@@ -147,14 +156,23 @@ class Questionnaire:
         # (128 x 128 x 72 on two cores: 0.8 s with them, 0.35 s without).
         with threadpool_limits(1, user_api="blas"):
             content = content_of_tensor(tensor, has_gaps)
-            orders = None if self.median == "published" else canonical_orders(tensor, content)
+            # landmarks were drawn by their numbers, so a numbering by content would not make anything canonical
+            free = self.median == "published" or crowd is not None
+            orders = None if free else canonical_orders(tensor, content)
             if orders is None:
-                return self._fit(tensor, content, has_gaps, progress)
+                return self._fit(tensor, content, has_gaps, progress, history, crowd)
             ordered = [own[order] for own, order in zip(content, orders, strict=True)]
-            return self._fit(tensor[np.ix_(*orders)], ordered, has_gaps, progress)._renumbered(orders)
+            self._fit(tensor[np.ix_(*orders)], ordered, has_gaps, progress, history, crowd)
+            return self._renumbered(orders)
 
     def _fit(
-        self, tensor: Floats, moments: Sequence[NDArray[np.float64]], has_gaps: bool, progress: Progress
+        self,
+        tensor: Floats,
+        moments: Sequence[NDArray[np.float64]],
+        has_gaps: bool,
+        progress: Progress,
+        keep: bool,
+        crowd: Crowd | None,
     ) -> Questionnaire:
         axes = AXES[: tensor.ndim]
         order = ("head", "query", "key") if tensor.ndim == 3 else ("key", "query")
@@ -165,14 +183,14 @@ class Questionnaire:
         history: list[Iteration] = []
         trees = dict(self.initial_.trees)
         for _ in range(self.n_iters):
+            if not keep and self.coupling != "initial":  # which takes the head's part from the pass before
+                self.initial_, history = self.initial_.trees_only(), [made.trees_only() for made in history]
             before = dict(trees)
             made = _Pass()
             for axis in order:
                 sources = self._sources(axis, trees, before)
                 if not self._reuse(axis, history, made):
-                    distances = emd_of_checked(
-                        tensor, has_gaps, sources, axis, alpha=self.alpha, beta=self.beta, precision=self.precision
-                    )
+                    distances = self._distances(tensor, has_gaps, crowd, sources, axis)
                     if self.median != "published":
                         distances[distances < _ERROR * size * self._weight(sources, axis)] = 0.0
                     made.distances[axis] = distances
@@ -196,6 +214,14 @@ class Questionnaire:
         self.trees_ = MappingProxyType({axis: tree.permuted(places[axis]) for axis, tree in self.trees_.items()})
         self.affinities_ = MappingProxyType({axis: _square(m, places[axis]) for axis, m in self.affinities_.items()})
         return self
+
+    def _distances(
+        self, tensor: Floats, has_gaps: bool, crowd: Crowd | None, sources: Mapping[str, PartitionTree], axis: str
+    ) -> NDArray[np.float64]:
+        options: dict[str, Any] = {"alpha": self.alpha, "beta": self.beta, "precision": self.precision}
+        if crowd is None or axis == "head":
+            return emd_of_checked(tensor, has_gaps, sources, axis, **options)
+        return crowd_emd(tensor, has_gaps, crowd, sources, axis, **options)
 
     def __getattr__(self, name: str) -> Any:
         if name in Questionnaire.__annotations__:
@@ -273,15 +299,19 @@ class Questionnaire:
     def _changes(self, axis: str) -> NDArray[np.float64]:
         trees = [made.trees.get(axis) for made in (self.initial_, *self.history_)]
         return np.array(
-            [
-                np.nan if old is None or new is None else np.abs(new.distances - old.distances).mean()
-                for old, new in pairwise(trees)
-            ]
+            [np.nan if old is None or new is None else _mean_difference(old, new) for old, new in pairwise(trees)]
         )
 
 
 def _square(matrix: NDArray[np.float64], order: NDArray[np.intp]) -> NDArray[np.float64]:
     return matrix[np.ix_(order, order)]
+
+
+def _mean_difference(old: PartitionTree, new: PartitionTree) -> float:
+    """Mean absolute difference of two tree metrics, which are not kept."""
+    difference = new.metric()
+    difference -= old.metric()
+    return float(np.abs(difference, out=difference).mean())
 
 
 class _Pass:

@@ -113,13 +113,20 @@ class PartitionTree:
     @cached_property
     def distances(self) -> NDArray[np.float64]:
         """(n, n) tree metric: the share of all points in the smallest folder that holds both, 0 on the diagonal."""
-        metric = np.zeros((self.n, self.n))
-        for row, sizes in zip(self._labels, self.sizes, strict=True):
-            together = row[:, None] == row[None, :]
-            metric[together] = (sizes[row] / self.n)[np.nonzero(together)[0]]
-        np.fill_diagonal(metric, 0.0)
+        metric = self.metric()
         metric.setflags(write=False)
         return metric
+
+    def metric(self) -> NDArray[np.float64]:
+        """The same as ``distances``, made anew and not kept."""
+        ordered = np.empty((self.n, self.n))  # from left to right, where the members of a folder are neighbours
+        for sizes in self.sizes:
+            ends = np.cumsum(sizes)
+            for start, end in zip((ends - sizes).tolist(), ends.tolist(), strict=True):
+                ordered[start:end, start:end] = (end - start) / self.n
+        np.fill_diagonal(ordered, 0.0)
+        places = self._labels[-1]
+        return np.asarray(ordered[np.ix_(places, places)])
 
     def permuted(self, order: ArrayLike) -> PartitionTree:
         """The same tree after the points were reordered: new point ``i`` is old point ``order[i]``."""

@@ -158,9 +158,9 @@ def _entries(shapes: Sequence[tuple[int, int, int]]) -> int:
 
 def keep_sample(X: Array, kind: str, batch: int, query_labels: Array, key_labels: Array, per_entry: float) -> Sample:
     """Code one context's (query, key, head) tensor."""
-    heads = [_shortened(np.asarray(X[:, :, head], dtype=np.float64)) for head in range(X.shape[2])]
     streams, lows, highs = [], [], []
-    for values in heads:
+    for head in range(X.shape[2]):
+        values = _shortened(np.asarray(X[:, :, head], dtype=np.float64))
         present = values[~np.isnan(values)]
         low, high = (float(present.min()), float(present.max())) if present.size else (0.0, 0.0)
         streams.append(_fitted(values, kind, low, high, int(per_entry * values.size)))
@@ -171,7 +171,7 @@ def keep_sample(X: Array, kind: str, batch: int, query_labels: Array, key_labels
         kind=kind,
         query_labels=query_labels,
         key_labels=key_labels,
-        shape=np.array(heads[0].shape),
+        shape=np.array(values.shape),
         low=np.array(lows, dtype=np.float32),
         high=np.array(highs, dtype=np.float32),
         codes=np.frombuffer(b"".join(streams), np.uint8),

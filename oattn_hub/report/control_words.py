@@ -22,9 +22,11 @@ _TASKS = (  # measured: benchmarks/results/truth.md
 def control_sentences(group: GroupResult) -> list[str]:
     """One sentence for each control, in lower case; none for a report of an older version."""
     controls = group.controls
-    if controls is None:
-        return [_few(group)] if group.n_batches < FEWEST_BATCHES else []
     sentences = [_few(group)] if group.n_batches < FEWEST_BATCHES else []
+    if group.landmarks is not None:
+        sentences.append(_approximated(group))
+    if controls is None:
+        return sentences
     if controls.shannon is not None:
         sentences.append(
             f"the entropies rank the heads {_alike(controls.shannon)} the plain Shannon entropy of their attention "
@@ -48,6 +50,14 @@ def _few(group: GroupResult) -> str:
     return (
         f"{group.n_batches} batches are too few for intervals that hold what they say; give at least {FEWEST_BATCHES}, "
         "better 6 or more."
+    )
+
+
+def _approximated(group: GroupResult) -> str:
+    return (
+        f"this is an approximation, since {group.n_heads:,} heads are too many to compare each with each: the head "
+        f"tree was grown from {len(group.affinity):,} of them, drawn once, and each other head is beside the one that "
+        "attends most like it; every entropy is measured on its own head, in trees that all heads together shaped."
     )
 
 

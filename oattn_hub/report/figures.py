@@ -164,7 +164,7 @@ def draw_diffusion(ax: Axes, group: GroupResult, colour: str = "layer", theme: T
 
 def draw_affinity(ax: Axes, group: GroupResult, theme: Theme = LIGHT) -> Axes:
     """Affinity between heads in tree order (Fig. 3b, e): near heads side by side, folders as blocks."""
-    order = group.tree.leaf_order
+    order = list(dict.fromkeys(group.affinity_rows[group.tree.leaf_order].tolist()))  # each landmark once
     image = ax.imshow(group.affinity[np.ix_(order, order)], cmap=ENTROPY_MAP, vmin=0, vmax=1, interpolation="nearest")
     _colour_bar(ax, image, "affinity")
     ax.set(title=f"Head affinity in tree order ({group.name})", xlabel="head", ylabel="head")

@@ -39,7 +39,8 @@ class GroupResult:
         network_entropies: (B,) and network_coefficients (B, m'): tri-Haar, largest support first (Fig. 6).
         coefficients: (H, m) bi-Haar coefficients of the sample batch, largest support first (Fig. 4).
         supports: (m,) their supports, in entries of the attention matrix.
-        affinity: (H, H) affinity between heads, mean over batches.
+        affinity: (H, H) affinity between heads, mean over batches; of very many heads, (L, L) between landmarks.
+        landmarks: (H,) the row of ``affinity`` that stands for each head; None where every head has its own.
         distance_quantiles: (B, n) quantiles of the distances between heads, per batch (what ``compare`` compares).
         diffusion: (H, d) diffusion coordinates of the mean affinity; diffusion_eigenvalues: (d,).
         head_labels: (levels, H) head tree of the mean affinity, root first.
@@ -47,7 +48,7 @@ class GroupResult:
         details: (B, H) the entropies without the constant function, the head's mean.
         tree_spread: (H,) standard deviation of the sample batch's entropies over trees of slightly perturbed copies.
         controls: what the ranking owes to the method's choices; see ``Controls``.
-        The last three are None in reports of older versions.
+        These three are None in reports of older versions.
     """
 
     name: str
@@ -80,6 +81,7 @@ class GroupResult:
     details: Array | None = None
     tree_spread: Array | None = None
     controls: Controls | None = None
+    landmarks: Array | None = None
 
     def __post_init__(self) -> None:
         per_head = len(self.layers)
@@ -88,8 +90,9 @@ class GroupResult:
                 raise InvalidInput(f"{name} has {len(getattr(self, name))} entries, but {per_head} heads have layers.")
         if self.entropies.shape[1:] != (per_head,) or len(self.entropies) == 0:
             raise InvalidInput(f"entropies has shape {self.entropies.shape}, expected (batches, {per_head}).")
-        if self.affinity.shape != (per_head, per_head):
-            raise InvalidInput(f"affinity has shape {self.affinity.shape}, expected ({per_head}, {per_head}).")
+        rows = self.affinity_rows
+        if self.affinity.shape != (n := rows.max() + 1, n) or rows.shape != (per_head,) or rows.min() < 0:
+            raise InvalidInput(f"affinity has shape {self.affinity.shape}, but its {per_head} heads need ({n}, {n}).")
 
     @property
     def n_heads(self) -> int:
@@ -100,6 +103,11 @@ class GroupResult:
     def n_batches(self) -> int:
         """Number of batches measured."""
         return len(self.entropies)
+
+    @property
+    def affinity_rows(self) -> Array:
+        """(H,) the row of ``affinity`` that stands for each head."""
+        return np.arange(self.n_heads) if self.landmarks is None else self.landmarks
 
     @cached_property
     def tree(self) -> PartitionTree:
@@ -158,7 +166,7 @@ class GroupResult:
     @classmethod
     def from_parts(cls, plain: dict[str, Any], arrays: dict[str, Array]) -> Self:
         """The group back from :meth:`to_parts`."""
-        values: dict[str, Any] = dict.fromkeys(("details", "tree_spread", "controls")) | plain | arrays
+        values: dict[str, Any] = dict.fromkeys(("details", "tree_spread", "controls", "landmarks")) | plain | arrays
         values["samples"] = samples_from(arrays)
         if missing := sorted({item.name for item in fields(cls)} - set(values)):
             raise FormatError(f"Group {plain.get('name')!r} of the report misses {', '.join(missing)}.")

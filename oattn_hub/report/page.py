@@ -232,7 +232,9 @@ def _group_arrays(group: GroupResult, report: Report, found: Answer) -> dict[str
         "treeX": tree.x, "treeY": tree.y, "diffusion": group.diffusion, "coefficientMax": largest,
         **_measured(group, report, found),
     }  # fmt: skip
-    lower = np.tril_indices(group.n_heads, k=-1)
+    lower = np.tril_indices(len(group.affinity), k=-1)
+    if group.landmarks is not None:
+        integers["landmarks"] = group.landmarks
     return {
         **{name: np.asarray(array, dtype=np.int32) for name, array in integers.items()},
         **{name: np.asarray(array, dtype=np.float32) for name, array in reals.items()},

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from oattn_hub.errors import InvalidInput
-from oattn_hub.geometry import PartitionTree, binary_tree, cosine_affinity, flexible_tree
+from oattn_hub.geometry import PartitionTree, binary_tree, cosine_affinity, flexible_tree, growing
+from oattn_hub.geometry.published import between_clusters
 
 Matrix = NDArray[np.float64]
 
@@ -99,3 +100,18 @@ def test_wrong_arguments_are_named() -> None:
         flexible_tree(np.eye(3), median="mean")
     with pytest.raises(InvalidInput, match="constant=0"):
         flexible_tree(np.eye(3), constant=0)
+
+
+def test_means_between_clusters_are_the_same_as_by_matrices_and_grow_with_the_pairs_only() -> None:
+    rng = np.random.default_rng(0)
+    points = rng.random((60, 3))
+    distances = np.linalg.norm(points[:, None] - points[None], axis=2)
+    for labels in (np.arange(60), np.sort(rng.integers(0, 9, 60)), rng.permutation(np.repeat(np.arange(20), 3))):
+        dense = np.unique(labels, return_inverse=True)[1]
+        np.testing.assert_allclose(growing._between_clusters(distances, dense), between_clusters(distances, dense))
+
+
+def test_pairs_are_found_from_their_place_in_the_list() -> None:
+    first, second = np.triu_indices(7, k=1)
+    found = growing._pairs(np.arange(21), 7)
+    np.testing.assert_array_equal(found, (first, second))

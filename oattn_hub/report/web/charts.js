@@ -167,7 +167,9 @@ function drawDiffusion(group, head) {
 
 function drawAffinity(group, head) {
   const place = element("affinity"), side = Math.min(380, place.clientWidth), { made, pen } = canvas(side, side);
-  const order = Array.from(group.order.values), n = order.length, small = document.createElement("canvas");
+  const row = (i) => (group.landmarks ? group.landmarks.values[i] : i), all = Array.from(group.order.values);
+  const order = all.filter((i, place) => place === 0 || row(i) !== row(all[place - 1])); // one head for each landmark
+  const n = order.length, small = document.createElement("canvas");
   if (!group.affinityImage) {
     small.width = small.height = n;
     const ink = small.getContext("2d"), image = ink.createImageData(n, n);
@@ -177,7 +179,7 @@ function drawAffinity(group, head) {
   }
   pen.imageSmoothingEnabled = n > side;
   pen.drawImage(group.affinityImage, 0, 0, side, side);
-  const at = ((order.indexOf(head) + 0.5) * side) / n;
+  const at = ((order.findIndex((i) => row(i) === row(head)) + 0.5) * side) / n;
   pen.strokeStyle = themeColour("--mark");
   pen.lineWidth = 1.5;
   pen.strokeRect(-2, at - Math.max(1, side / n / 2), side + 4, Math.max(2, side / n));

@@ -31,8 +31,9 @@ async function openGroups() {
   }
 }
 
-/** Affinity of two heads; only the triangle below the diagonal travels. */
-function affinity(group, a, b) {
+/** Affinity of two heads, of very many that of their landmarks; only the triangle below the diagonal travels. */
+function affinity(group, first, second) {
+  const [a, b] = group.landmarks ? [group.landmarks.values[first], group.landmarks.values[second]] : [first, second];
   if (a === b) return 1;
   const high = Math.max(a, b), low = Math.min(a, b);
   return group.affinityTriangle.values[(high * (high - 1)) / 2 + low] / 255;
