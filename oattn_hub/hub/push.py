@@ -41,7 +41,7 @@ def push_report(
 ) -> Publication:
     """Publish a report in one commit: data, card, figures and page.
 
-    ``base_model`` is what the model is called on the Hub, if it was loaded from a folder; ``hub variants`` looks for it.
+    ``base_model`` is what the model is called on the Hub, if it was loaded from a folder; ``hub variants`` looks there.
     ``options`` are those of :func:`publish_folder`: ``private``, ``revision``, ``create_pr``, ``parent_commit``,
     ``token``, ``endpoint``. With ``dry_run`` the exact folder is written there and nothing is sent.
     """
