@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from oattn_hub.adapters.guess import guess_kv_heads, guess_layout, guess_output
+from oattn_hub.adapters.guess import guess_kv_heads, guess_layout, guess_output, named_heads
 from oattn_hub.adapters.layout import HeadLayout
 from oattn_hub.adapters.learned import Learned, learned_about
 from oattn_hub.adapters.site import COPIES, MASKED_BELOW, AttentionSite, find_below
@@ -213,7 +213,7 @@ class Adapter:
 
 # Attention of no family that is never a matrix between tokens: pattern of a qualified class name -> why.
 NOT_BETWEEN_TOKENS = {
-    "*Deformable*Attention*": "deformable attention: weights over a few sampled points, made from one token",
+    "*DeformableAttention*": "deformable attention: weights over a few sampled points, made from one token",
 }
 
 # Groups of layers in modules that nobody described.
@@ -259,11 +259,18 @@ def _turns(site: AttentionSite, passes: int) -> list[AttentionSite]:
 
 
 def _count_heads(module: nn.Module, shape: Sequence[int]) -> int:
-    """How many heads attention of this shape has: (…, head, query, key), or (context * head, query, key)."""
+    """How many heads attention of this shape has: (…, head, query, key), (…, query, head, key), or three axes with the
+    heads among the contexts."""
     declared = find_attribute(module, _HEAD_ATTRIBUTES)
     if len(shape) == 3:
+        declared = declared or named_heads(module, [size for size in range(2, shape[0] + 1) if shape[0] % size == 0])
         return declared if declared and shape[0] % declared == 0 else 1
-    return declared if declared is not None and declared in shape[:-2] else shape[-3]
+    if declared is None or declared not in shape[:-1]:
+        declared = named_heads(module, (shape[-3], shape[-2]))
+    if declared is not None:
+        return declared
+    # nobody counts them: queries are as many as keys, also where weights lie as (…, query, head, key)
+    return shape[-2] if shape[-3] == shape[-1] != shape[-2] > 1 else shape[-3]
 
 
 def qualified_names(module: nn.Module) -> list[str]:
@@ -280,7 +287,14 @@ def find_attribute(module: nn.Module, names: tuple[str, ...]) -> int | None:
     """The first positive integer attribute of ``names`` on the module, its children, or its config."""
     for owner in (module, *module.children(), getattr(module, "config", None)):
         for name in names:
-            value = getattr(owner, name, None)
+            value = _value(owner, name)
             if isinstance(value, int) and not isinstance(value, bool) and value > 0:
                 return value
     return None
+
+
+def _value(owner: object, name: str) -> object:
+    try:
+        return getattr(owner, name, None)
+    except Exception:  # a config may refuse to name one value for layers that differ
+        return None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from oattn_hub.adapters.layout import MULTIHEAD, Block, Count, HeadAxis, HeadLayout
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 def _called(letter: str, word: str) -> str:
     after = r"(proj|projs|projection|lin|linear|layer|net|fc|attn|b_proj|conv|map|head)"
     short = rf"({letter}|{word}|{word}s)"
-    return rf"w?_?{short}|(to|lin|linear|proj|in_proj|fc|conv|w|c)_?{short}|{short}_?{after}|{word}_global"
+    of_a_part = rf"{word}_(?!key|value|norm|ln)\w+"  # keys of the image, of the text, of global tokens
+    return rf"w?_?{short}|(to|lin|linear|proj|in_proj|fc|conv|w|c)_?{short}|{short}_?{after}|{of_a_part}"
 
 
 # what a projection is for -> what it is usually called
@@ -30,7 +31,7 @@ _ROLES = {
     "v": _called("v", "value"),
     "kv_of_head": r"kv_b_proj|kv_up_proj",
     "qkv": r"w?qkv|w_qkv|to_qkv|qkv_?(proj|projection|linear|layer|net)|query_key_value|c_attn|in_proj|att_proj|"
-    r"attn_qkv|mixed_qkv|proj_qkv|qkv_conv|.*_qkv",
+    r"attn_qkv|mixed_qkv|proj_qkv|qkv_conv|.*_qkv|(kqv|vkq|kvq|qvk|vqk)(_?proj)?",
     "kv": r"to_kv|kv|kv_?(proj|linear|net)|wkv|key_value|c_kv|proj_kv",
     "qk": r"to_qk|qk|qk_?(proj|linear|net)|wqk",
     "out": r"w?_?o|out|output|dense|proj|wo|[oc]_?proj|out_?proj|to_out|out_?lin(ear)?|o_net|linear_out|fc_out|fc|"
@@ -46,7 +47,7 @@ _POSITION_ARGUMENTS = (
     "shared_rel_pos_bias",
     "relative_position_bias",
 )
-_HEADS = r"(num|n)_?(attention_|attn_|query_|q_)?heads?|nhead|heads|num_local_heads|h"
+_HEADS = r"(num|n)_?(attention_|attn_|query_|q_)?heads?|nhead|heads|num_local_heads|n?_?h"
 _KV_HEADS = r"(num|n)_?(key_value|kv|k_v)_heads|num_local_kv_heads|(num|n)_query_groups"
 _GROUPS = r"(num|n)_?(key_value|kv|query)_groups|n_rep|num_queries_per_kv"
 _WIDTHS = r"all_head_size|n_embd|inner_dim|attn_dim|dim|split_size|attention_width|d_attn|total_head_dim|qkv_dim"
@@ -140,6 +141,12 @@ def _selectors(module: nn.Module) -> tuple[str, ...]:
     return tuple(f"{owner}." for owner in own if not roles[owner] & {"v", "kv", "qkv", "out", "kv_of_head"})
 
 
+def named_heads(module: nn.Module, sizes: Sequence[int]) -> int | None:
+    """A head count that the module keeps under one of the usual names and that is one of ``sizes``."""
+    found = [value for name, value in vars(module).items() if re.fullmatch(_HEADS, name) and value in sizes]
+    return found[0] if found else None
+
+
 def guess_kv_heads(module: nn.Module, layout: HeadLayout | None, n_heads: int) -> int | None:
     """Key/value heads from the widths of the projections; None if they do not say."""
     if layout is None or isinstance(layout.output.axis, int):
@@ -152,7 +159,7 @@ def guess_kv_heads(module: nn.Module, layout: HeadLayout | None, n_heads: int) -
         size = widths(parts[axis.path])[1] if axis.path in parts else 0
         if axis.blocks == ("v",) and size % head_dim == 0 and size:
             return size // head_dim
-        if axis.blocks == ("q", "k", "v") and (size // head_dim - n_heads) % 2 == 0:
+        if len(axis.blocks) == 3 and (size // head_dim - n_heads) % 2 == 0:
             return (size // head_dim - n_heads) // 2 or None
     return None
 
@@ -166,12 +173,19 @@ def _axes(module: nn.Module, path: str, part: Any, n_heads: int, width: int) -> 
         "kv": ("k", "v"),
         "qk": ("q", "k"),
         "kv_of_head": ("q",),
-        "qkv": ("qkv",) if _interleaves(module, path) else ("q", "k", "v"),
+        "qkv": ("qkv",) if _interleaves(module, path) else _order(path),
     }
     if known in blocks:
         yield HeadAxis(path, "out", blocks[known])
     elif size in (width, n_heads) and known != "out":  # position terms and gates have a slice for every head too
         yield HeadAxis(path, "out", ("q",))
+
+
+def _order(path: str) -> tuple[Block, ...]:
+    """The order in which a fused projection gives its three parts: as in its name, if that has one of its own."""
+    own = re.search(r"kqv|vkq|kvq|qvk|vqk", path.rpartition(".")[2].lower())
+    letters: dict[str, Block] = {"q": "q", "k": "k", "v": "v"}
+    return tuple(letters[letter] for letter in (own[0] if own else "qkv"))
 
 
 def _interleaves(module: nn.Module, path: str) -> bool:

@@ -6,11 +6,13 @@ as well. What cannot be built this way is reported as such and counts neither fo
 
 from __future__ import annotations
 
+import copy
 import importlib
 import inspect
 import itertools
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -31,6 +33,7 @@ _SIZES: list[tuple[str, int]] = [
     (r"n_?head|nhead|heads|.*_heads?", HEADS),
     (r"head_size|d_kv|d_head|kv_channels|.*head_dim", HEAD_DIM),
     (r".*lora_rank", 16),
+    (r"rotary_(n)?dims?|rotary_embedding_base_dim", HEAD_DIM),
     (r".*ffn_dim|d_ff|d_inner|n_inner|.*intermediate.*|ffn_hidden_size|mlp_dim|ff_dim|dim_ff", 48),
     (r".*_layers?|n_layer|depth|num_blocks|.*_depth", LAYERS),
     (r".*vocab_size", VOCABULARY),
@@ -46,9 +49,27 @@ _SIZES: list[tuple[str, int]] = [
     (r"max_position_embeddings|n_positions|max_(source|target)_positions|n_ctx|max_seq(uence)?_len(gth)?", 64),
     (r"num_queries|num_latents|num_query_tokens", 6),
 ]
-# settings without a default
+_DEPTHS = [
+    (r"num_feat_extract_layers", -1),
+    *((pattern, size) for pattern, size in _SIZES if size in (LAYERS, VOCABULARY) and "kv" not in pattern),
+    (r"num_(local_)?experts|n_routed_experts|moe_num_experts|num_routed_experts", 4),
+]
+# settings without a default, or that other settings of a tiny model must fit
 _SERIES = {"prediction_length": 6, "context_length": 12, "lags_sequence": [1, 2]}
-_NEEDED = {"autoformer": _SERIES, "informer": _SERIES, "time_series_transformer": _SERIES}
+_NEEDED: dict[str, dict[str, Any]] = {
+    "autoformer": _SERIES,
+    "informer": _SERIES,
+    "time_series_transformer": _SERIES,
+    "esm": {"vocab_size": 33},
+    "bamba": {"attn_layer_indices": [1]},
+    "gemma3n_text": {"num_kv_shared_layers": 0},
+    "chameleon": {"vocabulary_map": {"<image>": 5}},
+    "falcon_h1": {"mamba_n_heads": 8, "mamba_d_head": 8, "mamba_d_ssm": 64, "mamba_d_state": 16},
+}
+LARGEST = 60_000_000  # parameters of a model whose widths cannot be shrunk
+_WAYS = ((True, 1), (False, 1), (True, 4), (True, 0))  # (config made anew, scale of the widths)
+_WIDTHS = (WIDTH, HEAD_DIM, 16, 48)
+_OF_THE_LIBRARY = {"model_type", "transformers_version", "architectures", "dtype", "torch_dtype", "out_features"}
 _ORIGINALS = ("num_hidden_layers", "hidden_size", "num_attention_heads")
 _LISTS = [
     (r".*heads.*", HEADS),
@@ -61,29 +82,33 @@ _TABLES = ("MODEL", "MODEL_FOR_PRETRAINING", "MODEL_FOR_CAUSAL_LM", "MODEL_FOR_S
 _FEATURES = ("num_mel_bins", "feature_size", "input_feat_per_channel", "input_dim", "feature_projection_input_dim")
 
 
-def shrunk(config: Any) -> dict[str, Any]:
-    """The settings of a config that a tiny model has otherwise; parts are configs again."""
+def shrunk(config: Any, scale: int = 1) -> dict[str, Any]:
+    """The settings of a config that a tiny model has otherwise; parts are configs again.
+
+    ``scale`` multiplies all widths; 0 keeps widths and heads as they are, for classes that derive one from the other.
+    """
     layers, width, heads = (_number(config, name) for name in _ORIGINALS)
+    sizes = _SIZES if scale else _DEPTHS
     special = iter(range(3, FIRST_WORD))
     found: dict[str, Any] = {}
     for name, value in list(vars(config).items()):
         if hasattr(value, "to_dict") and hasattr(value, "model_type"):
-            found[name] = tiny(value)
+            found[name] = tiny(value, scale=scale)
         elif name.endswith(("_token_id", "_token_index", "_token_ids")) and isinstance(value, int):
             found[name] = next(special)
         elif isinstance(value, bool) or name.startswith("_"):
             continue
         elif isinstance(value, int):
-            unknown = WIDTH if value == width else -1
-            size = next((size for pattern, size in _SIZES if re.fullmatch(pattern, name)), unknown)
-            if re.fullmatch(_KV_HEADS, name) and value == heads:  # not grouped: as many as queries
+            unknown = WIDTH if value == width and scale else -1
+            size = next((size for pattern, size in sizes if re.fullmatch(pattern, name)), unknown)
+            if re.fullmatch(_KV_HEADS, name) and value == heads and scale:  # not grouped: as many as queries
                 size = HEADS
             if size > 0 and value > 0:
-                found[name] = min(value, size)
+                found[name] = min(value, size * max(scale, 1) if size in _WIDTHS else size)
         elif value is None and re.fullmatch(r"(num_)?experts_per_tok|n_routed_experts|num_local_experts", name):
             found[name] = 4 if "tok" not in name else 2
         elif isinstance(value, list | tuple) and value:
-            found[name] = _short_list(name, value, layers)
+            found[name] = _short_list(name, value, layers, scale)
     for name, token in (("pad_token_id", 0), ("bos_token_id", 1), ("eos_token_id", 2), ("decoder_start_token_id", 1)):
         if hasattr(config, name):
             found[name] = token
@@ -97,17 +122,26 @@ def _number(config: Any, name: str) -> int:
     return value if isinstance(value, int) else 0
 
 
-def tiny(config: Any, made: bool = True) -> Any:
+def tiny(config: Any, made: bool = True, scale: int = 1) -> Any:
     """A tiny config: ``made`` anew, so that what its class derives fits, or the given one with other values."""
-    changes = shrunk(config)
+    changes = {**shrunk(config, scale), **_NEEDED.get(config.model_type, {})}
     if made:
         try:
-            return type(config)(**changes)
+            return type(config)(**{**_given(config), **changes})
         except Exception:  # a class may refuse what it derives itself
             pass
     for name, value in changes.items():
         _set(config, name, value)
     return config
+
+
+def _given(config: Any) -> dict[str, Any]:
+    """What a config has otherwise than its class by default: needed settings, the name of a backbone."""
+    try:
+        given = config.to_diff_dict()
+    except Exception:  # a class without defaults
+        given = {name: value for name, value in vars(config).items() if not name.startswith("_")}
+    return {name: value for name, value in given.items() if name not in _OF_THE_LIBRARY and not isinstance(value, dict)}
 
 
 def _set(config: Any, name: str, value: Any) -> None:
@@ -117,10 +151,12 @@ def _set(config: Any, name: str, value: Any) -> None:
         return
 
 
-def _short_list(name: str, value: Any, layers: int) -> Any:
+def _short_list(name: str, value: Any, layers: int, scale: int = 1) -> Any:
     kind = type(value)
-    if name == "mrope_section":
-        return [2, 1, 1]
+    if re.fullmatch(r".*layer_ind(ices|exes)|full_attn_idxs", name):
+        return kind([LAYERS - 1])  # which layers attend, beside others that do not
+    if name == "mrope_section" and scale:
+        return [2 * scale, scale, scale]
     if len(value) == layers > LAYERS and name not in ("depths",):
         # keep one layer of every kind
         kinds = {str(entry): entry for entry in value}
@@ -130,16 +166,19 @@ def _short_list(name: str, value: Any, layers: int) -> Any:
     if not all(isinstance(entry, int) and not isinstance(entry, bool) for entry in value):
         return value
     size = next((size for pattern, size in _LISTS if re.fullmatch(pattern, name)), -1)
+    if not scale:
+        return kind(min(entry, 1) for entry in value) if size == 1 else value
+    if size == HEADS:  # powers of two divide the widths
+        return kind(min(1 << (entry.bit_length() - 1), HEADS) if entry else entry for entry in value)
     if name in ("image_size", "img_size"):
         return kind([32] * len(value))
+    size *= scale if size in _WIDTHS else 1
     return value if size < 0 else kind(min(entry, size) for entry in value)
 
 
-def tiny_config(model_type: str, made: bool = True) -> Any:
-    """The config of a model type, shrunk; see :func:`tiny`."""
-    from transformers import CONFIG_MAPPING
-
-    return tiny(CONFIG_MAPPING[model_type](**_NEEDED.get(model_type, {})), made)
+def tiny_config(config_class: Any, made: bool = True, scale: int = 1) -> Any:
+    """The config of a class, shrunk; see :func:`tiny`."""
+    return tiny(config_class(**_NEEDED.get(config_class.model_type, {})), made, scale)
 
 
 def model_classes(model_type: str) -> Iterator[Any]:
@@ -148,6 +187,9 @@ def model_classes(model_type: str) -> Iterator[Any]:
     from transformers import CONFIG_MAPPING, PreTrainedModel
     from transformers.models.auto import modeling_auto
 
+    if model_type not in CONFIG_MAPPING:
+        yield named_class(model_type)
+        return
     config_class, seen = CONFIG_MAPPING[model_type], set()
     for table in _TABLES:
         mapping = getattr(modeling_auto, f"{table}_MAPPING", None) or getattr(transformers, f"{table}_MAPPING", None)
@@ -158,7 +200,10 @@ def model_classes(model_type: str) -> Iterator[Any]:
         for model_class in found if isinstance(found, tuple) else (found,):
             seen.add(model_class)
             yield model_class
-    code = importlib.import_module(config_class.__module__.replace(".configuration_", ".modeling_"))
+    try:
+        code = importlib.import_module(config_class.__module__.replace(".configuration_", ".modeling_"))
+    except ModuleNotFoundError:  # a config for the code of another type
+        return
     models = [each for each in vars(code).values() if isinstance(each, type) and issubclass(each, PreTrainedModel)]
     for model_class in models:
         whole = model_class.config_class is config_class and not model_class.__name__.endswith("PreTrainedModel")
@@ -166,25 +211,55 @@ def model_classes(model_type: str) -> Iterator[Any]:
             yield model_class
 
 
-def build(model_type: str, attn: str | None = None) -> tuple[nn.Module, Inputs]:
-    """A tiny model with random weights and inputs that it takes; raises the first reason if there are none."""
+def named_class(name: str) -> Any:
+    """The model class of that name, exported or not."""
+    import transformers
+
+    folder = Path(transformers.__file__).parent / "models"
+    for file in sorted(folder.glob("*/modeling_*.py")):
+        if re.search(rf"^class {name}\(", file.read_text(), re.MULTILINE):
+            return getattr(importlib.import_module(f"transformers.models.{file.parent.name}.{file.stem}"), name)
+    raise NotAModel(f"transformers has no model {name}")
+
+
+def build(name: str, attn: str | None = None) -> tuple[nn.Module, Inputs]:
+    """A tiny model of a type or class, with random weights and inputs that it takes; raises the first reason if none.
+
+    >>> model, inputs = build("bert")
+    >>> type(model).__name__, sorted(inputs)
+    ('BertModel', ['attention_mask', 'input_ids'])
+    """
     reasons: list[Exception] = []
-    for model_class, made in itertools.product(model_classes(model_type), (True, False)):
+    classes = list(model_classes(name))
+    for (made, scale), model_class in itertools.product(_WAYS, classes):
         try:
-            torch.manual_seed(0)
-            config = tiny_config(model_type, made)
-            if attn is not None:
-                config._attn_implementation = attn
-            model = randomised(model_class(config).float().eval())
+            model = _tiny_model(model_class, made, scale, attn)
         except Exception as error:  # a shrunk config may break anything
             reasons.append(error)
             continue
-        for inputs in inputs_for(model, config):
+        for inputs in inputs_for(model, model.config):
             try:
-                return model, runnable(model, config, inputs)
+                return model, runnable(model, model.config, inputs)
             except Exception as error:
                 reasons.append(error)
-    raise reasons[0] if reasons else ValueError("no model class")
+    raise reasons[0] if reasons else NotAModel(f"transformers has no model for {name}")
+
+
+class NotAModel(ValueError):
+    """A type that is only a part of another one's config."""
+
+
+def _tiny_model(model_class: Any, made: bool, scale: int, attn: str | None) -> nn.Module:
+    torch.manual_seed(0)
+    config = tiny_config(model_class.config_class, made, scale)
+    if attn is not None:
+        config._attn_implementation = attn
+    if scale == 0:
+        with torch.device("meta"):
+            count = sum(parameter.numel() for parameter in model_class(copy.deepcopy(config)).parameters())
+        if count > LARGEST:
+            raise ValueError(f"{count} parameters are too many for a tiny model")
+    return randomised(model_class(config).float().eval())
 
 
 def runnable(model: nn.Module, config: Any, inputs: Inputs) -> Inputs:
@@ -223,6 +298,9 @@ def randomised(model: nn.Module) -> nn.Module:
             parameter.data.copy_(torch.randn(parameter.shape, generator=generator) * 0.15)
         elif parameter.is_floating_point() and "norm" not in name.lower() and name.endswith("bias"):
             parameter.data.copy_(torch.randn(parameter.shape, generator=generator) * 0.05)
+    for module in model.modules():
+        if isinstance(module, nn.Embedding) and module.padding_idx is not None:
+            module.weight.data[module.padding_idx].zero_()  # as transformers does again whenever it loads
     return model
 
 
@@ -230,7 +308,7 @@ def inputs_for(model: nn.Module, config: Any) -> Iterator[Inputs]:
     """Inputs that a model of this signature may take, those that use most of it first."""
     names = set(inspect.signature(model.forward).parameters)
     torch.manual_seed(1)
-    text, decoder = _text(names), _decoder(names)
+    text, decoder = _text(names, _vocabulary(config)), _decoder(names)
     media = list(_media(model, config, names))
     if text:
         for one in media:
@@ -242,8 +320,14 @@ def inputs_for(model: nn.Module, config: Any) -> Iterator[Inputs]:
         yield one
 
 
-def _text(names: set[str]) -> Inputs:
-    ids = torch.randint(FIRST_WORD, VOCABULARY - 1, (1, TOKENS))
+def _vocabulary(config: Any) -> int:
+    parts = (config, getattr(config, "text_config", None), getattr(config, "model_config", None))
+    sizes = [getattr(part, "vocab_size", None) for part in parts]
+    return min(size for size in (*sizes, VOCABULARY) if isinstance(size, int) and size > 2)
+
+
+def _text(names: set[str], vocabulary: int) -> Inputs:
+    ids = torch.randint(min(FIRST_WORD, vocabulary // 2), vocabulary - 1, (1, TOKENS))
     text: Inputs = {"input_ids": ids} if "input_ids" in names else {}
     if "attention_mask" in names and text:
         text["attention_mask"] = torch.ones_like(ids)

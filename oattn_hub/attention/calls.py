@@ -34,6 +34,12 @@ class Heads:
         axes = [axis for axis in range(len(shape) - 2) if shape[axis] == self.count]
         return Heads(self.count, axes[0] - len(shape)) if len(axes) == 1 else self
 
+    def fitted_to_weights(self, shape: tuple[int, ...]) -> Heads:
+        """As :meth:`fitted`, for weights, which can also lie as (…, query, head, key): Longformer's windows."""
+        found = self.fitted(shape)
+        elsewhere = len(shape) > 3 and shape[found.axis] != self.count and shape[-2] == self.count
+        return Heads(self.count, -2) if elsewhere else found
+
 
 class UnexpectedShape(Exception):
     """A softmax or product inside an attention module that is not (context, head, query, key)."""
@@ -88,7 +94,7 @@ class SoftmaxCall(AttentionCall):
         cls, logits: Tensor, probs: Tensor, dim: int, heads: Heads, trace: MaskTrace | None
     ) -> SoftmaxCall:
         """Read a call off a softmax over ``dim``; ``trace`` is needed for scores and logits."""
-        heads = heads.fitted(tuple(probs.shape)) if dim % probs.ndim == probs.ndim - 1 else heads
+        heads = heads.fitted_to_weights(tuple(probs.shape)) if dim % probs.ndim == probs.ndim - 1 else heads
         output = _four_axes(probs, dim, heads)
         if trace is None:
             return cls(_shape(output), None, None, output)

@@ -132,6 +132,7 @@ class Recorder:
         self._depth = 0  # how many holders run inside each other
         self._aside = 0  # how many modules with a fast path do
         self._calls_of: dict[str, int] = {}  # site name -> attention calls seen
+        self._idle: set[str] = set()  # sites that were called and computed nothing
         self._unrecognised: dict[str, str] = {}
         self._inputs: Mapping[str, Any] = {}
         self._loose: tuple[FrameType, SitePass] | None = None  # the pass of a module that has no hooks yet
@@ -206,7 +207,7 @@ class Recorder:
         if self._batch is not None:
             return
         self._inputs = native.arguments(module.forward, args, kwargs)
-        self._calls_of, self._unrecognised = {}, {}
+        self._calls_of, self._unrecognised, self._idle = {}, {}, set()
         self._outermost = _calling_frame()
         self._batch = self._batches.begin_batch()
         self._tap.open()
@@ -220,7 +221,7 @@ class Recorder:
             self._tap.close()
             self._check_complete()
             self._learn(batch)
-            not_run = [site.name for site in self._sites if site.name not in self._calls_of]
+            not_run = [site.name for site in self._sites if not self._calls_of.get(site.name)]
             self._batches.finish_batch(batch, batch_fingerprint(inputs), not_run)
         except BaseException:
             self._abandon()
@@ -325,6 +326,8 @@ class Recorder:
         """Everything that one run of a module computed."""
         site = ended.site
         calls = ended.calls or ended.pending
+        if ended.idle and not calls:
+            self._idle.add(site.name)
         self._calls_of[site.name] = len(calls)
         if ended.unrecognised:
             self._unrecognised[site.name] = ended.unrecognised[0]
@@ -341,7 +344,8 @@ class Recorder:
         tokens = [call.shape[0] * call.shape[2] for call in calls]
         if sum(tokens) in ended.rows:
             return [(site.group, JoinedCall.of(calls))]
-        if all(count in ended.rows for count in tokens) or len({call.shape for call in calls}) == 1:
+        whole = [count in ended.rows or call.shape[3] in ended.rows for count, call in zip(tokens, calls, strict=True)]
+        if all(whole) or len({call.shape for call in calls}) == 1:
             return [(f"{site.group}_{number}" if number > 1 else site.group, c) for number, c in enumerate(calls, 1)]
         shapes = ", ".join(str(call.shape) for call in calls[:3])
         raise CaptureError(
@@ -374,7 +378,7 @@ class Recorder:
 
     def _check_complete(self) -> None:
         lost = [name for name in self._unrecognised if name in self._calls_of]
-        blind = [name for name, calls in self._calls_of.items() if calls == 0]
+        blind = [name for name, calls in self._calls_of.items() if calls == 0 and name not in self._idle]
         if blind or lost:
             first = (blind or lost)[0]
             seen = f" It computed {self._unrecognised[first]}." if first in self._unrecognised else ""
@@ -399,7 +403,7 @@ class Recorder:
                 f"{type(self._model).__qualname__} has no attention between tokens, so there is nothing to capture "
                 f"({len(left_out)} modules were left out{first})."
             )
-        if not self._calls_of:
+        if not any(self._calls_of.values()):
             raise CaptureError(
                 f"None of the {len(self._sites)} attention modules ran in this forward call, first "
                 f"{self._sites[0].name}. Were they bypassed by a fused path, or is another part of the model used?"
@@ -448,10 +452,11 @@ def _refuse_compiled(model: nn.Module) -> None:
 
 
 def _rows(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[int, ...]:
-    """How many tokens a module is given, with the features last or second."""
+    """How many tokens a module is given, of each kind (text and image), with the features last or second."""
     given = [value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor)]
-    hidden = next((value for value in given if value.is_floating_point() and value.ndim > 1 and value.numel()), None)
-    return () if hidden is None else (hidden.numel() // hidden.shape[-1], hidden.numel() // hidden.shape[1])
+    hidden = [value for value in given if value.is_floating_point() and value.ndim > 1 and value.numel()]
+    counts = [value.numel() // value.shape[axis] for value in hidden for axis in (-1, 1)]
+    return tuple(dict.fromkeys(counts))
 
 
 def _checked_kinds(kinds: Iterable[str]) -> tuple[str, ...]:

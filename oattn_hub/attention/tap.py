@@ -47,6 +47,7 @@ class SitePass:
         rows: How many tokens it was given, counted along the last axis and along the second (feature maps).
         calls: Attention whose weights were multiplied with values.
         pending: Softmax results of which that is not known.
+        idle: Whether it has computed nothing at all: cross attention without anything to attend to.
     """
 
     site: AttentionSite
@@ -54,6 +55,7 @@ class SitePass:
     rows: tuple[int, ...] = ()
     pending: list[AttentionCall] = field(default_factory=list)
     unrecognised: list[str] = field(default_factory=list)  # what it computed that is not attention by heads
+    idle: bool = True
 
     def __post_init__(self) -> None:
         self.trace = MaskTrace(self.site.masked_below)
@@ -126,6 +128,8 @@ class Tap(TorchFunctionMode):
             result = self._trace.run(name, func, args, kwargs)
         else:
             result = func(*args, **kwargs)
+        if self._passes and self._passes[-1].idle and isinstance(result, torch.Tensor) and result.is_floating_point():
+            self._passes[-1].idle = False
         if name == _FUSED:
             self._fused(args, kwargs)
         elif name in _SOFTMAX:

@@ -49,12 +49,13 @@ class _ZeroHeads(TorchFunctionMode):
         name = getattr(func, "__name__", "")
         if self.running and name in ("scaled_dot_product_attention", "softmax", "_softmax") and result.ndim > 2:
             module, heads = self.running[-1]
-            return _without(result, heads, self.counts[module])
+            counts, shape = self.counts[module], tuple(result.shape)
+            fused = name == "scaled_dot_product_attention"
+            return _without(result, heads, counts.fitted(shape) if fused else counts.fitted_to_weights(shape))
         return result
 
 
 def _without(result: torch.Tensor, heads: Sequence[int], counts: Heads) -> torch.Tensor:
-    counts = counts.fitted(tuple(result.shape))
     if result.ndim == 3 and result.shape[0] % counts.count == 0:
         planes, axis = result.clone().unflatten(0, (-1, counts.count)), 1
     elif result.ndim > 3 and result.shape[counts.axis] == counts.count:

@@ -280,8 +280,8 @@ def _fits(numel: int, shape: tuple[int, ...]) -> bool:
     return known == numel if -1 not in shape else known > 0 and numel % known == 0
 
 
-def cut_multihead(module: Any, n_heads: int, head_dim: int) -> None:
-    """Run ``nn.MultiheadAttention`` with fewer heads than its width would give."""
+def cut_multihead(module: Any, n_heads: int, head_dim: int, kept: Sequence[int] = (), before: int = 0) -> None:
+    """Run ``nn.MultiheadAttention`` with fewer heads than its width gives: those ``kept`` of so many ``before``."""
     # The encoder layer's fast path reads these and would not see the cut.
     module._qkv_same_embed_dim, module.packed = False, module._qkv_same_embed_dim
 
@@ -307,7 +307,7 @@ def cut_multihead(module: Any, n_heads: int, head_dim: int) -> None:
         elif not self.batch_first:
             query, key, value = query.transpose(0, 1), key.transpose(0, 1), value.transpose(0, 1)
         heads = [x.unflatten(-1, (n_heads, head_dim)).transpose(1, 2) for x in _project(self, query, key, value)]
-        bias = _merge_masks(attn_mask, key_padding_mask, heads[0])
+        bias = _merge_masks(_mask_of(attn_mask, len(query), kept, before), key_padding_mask, heads[0])
         scores = heads[0] @ heads[1].transpose(-1, -2) * head_dim**-0.5
         weights = (scores if bias is None else scores + bias).softmax(-1)
         dropped = nn.functional.dropout(weights, self.dropout, self.training)
@@ -331,6 +331,13 @@ def _project(module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.T
     else:
         weights = module.q_proj_weight, module.k_proj_weight, module.v_proj_weight
     return [linear(x, w, b) for x, w, b in zip((query, key, value), weights, biases)]  # noqa: B905
+
+
+def _mask_of(mask: torch.Tensor | None, batch: int, kept: Sequence[int], before: int) -> torch.Tensor | None:
+    """The planes of the kept heads, where a mask has one for every head of the uncut module."""
+    if mask is None or mask.dim() != 3 or not before or mask.shape[0] != batch * before:
+        return mask
+    return take(mask.unflatten(0, (batch, before)), 1, runs(kept)).flatten(0, 1)
 
 
 def _merge_masks(

@@ -47,7 +47,8 @@ model.eval()
 batch = load_file(task["batch"])
 with torch.no_grad():
     output = model(*batch.values()) if loader.endswith("create_model") else model(**batch)
-found = {"0": output} if isinstance(output, torch.Tensor) else dict(output)
+output = [output] if isinstance(output, torch.Tensor) else output
+found = output if hasattr(output, "items") else {str(number): value for number, value in enumerate(output)}
 tensors = {name: value for name, value in found.items() if isinstance(value, torch.Tensor)}
 save_file({name: value.contiguous().clone() for name, value in tensors.items()}, task["answer"])
 """
@@ -134,7 +135,8 @@ def outputs_of(loaded: LoadedModel, batch: State) -> dict[str, torch.Tensor]:
     """All tensors that a forward call gives, by name."""
     with torch.no_grad():
         output = loaded.forward(batch)
-    found = {"0": output} if isinstance(output, torch.Tensor) else dict(output)
+    output = [output] if isinstance(output, torch.Tensor) else output
+    found = output if hasattr(output, "items") else {str(number): value for number, value in enumerate(output)}
     return {name: value.cpu() for name, value in found.items() if isinstance(value, torch.Tensor)}
 
 

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from oattn_hub.errors import OattnError, SurgeryError
+from oattn_hub.adapters import AttentionSite, adapt
+from oattn_hub.attention import MemoryStore
+from oattn_hub.errors import InvalidInput, OattnError, SurgeryError
 from oattn_hub.files import folder_lock, storage_errors
 from oattn_hub.inputs import CalibrationInputs, calibration_inputs
 from oattn_hub.models.load import LoadedModel, load_model
@@ -94,7 +96,7 @@ def prune(
         permissions: what only the caller may grant to load the model: ``trust_remote_code``, ``token`` …
     """
     loaded = plan.load(**permissions) if model is None else load_model(model, **permissions)
-    sites = plan.check(loaded.model, allow_other_weights)
+    sites = _checked(plan, loaded, allow_other_weights, inputs)
     if _cuts_of(loaded.model) is not None:
         raise SurgeryError(
             f"{loaded.model_id} was pruned before. Prune the original once, with the heads of both plans together."
@@ -132,6 +134,19 @@ def prune(
             result = replace(result, **costs.measure(loaded, pruned, batches[0], batches.tokens))
     probe = None if batches is None else batches[0]
     return PrunedModel(smaller, plan, cuts, result, pruned, evaluation or plan.evaluation, probe)
+
+
+def _checked(plan: PruningPlan, loaded: LoadedModel, allow_other_weights: bool, inputs: Any) -> list[AttentionSite]:
+    """The model's sites, if the plan is for it; attention that only a forward call shows is looked for once."""
+    try:
+        return plan.check(loaded.model, allow_other_weights)
+    except InvalidInput:
+        batches = _inputs(loaded, inputs)
+        if batches is None:
+            raise
+        with adapt(loaded.model, plan.adapter).hook(MemoryStore()), torch.no_grad():
+            loaded.forward(batches[0])
+        return plan.check(loaded.model, allow_other_weights)
 
 
 def _cannot_run(loaded: LoadedModel, error: Exception) -> SurgeryError:

@@ -177,7 +177,8 @@ class _SiteCut:
             changes = {str(wide): narrow for wide, narrow in widths.items() if wide != narrow}
             self._behave(cuts, "", "narrow_reshapes", widths=changes, n_heads=n_heads, head_dim=chunk)
         if "multihead" in self.layout.behaviours:
-            self._behave(cuts, "", "cut_multihead", n_heads=n_heads, head_dim=chunk)
+            before = self.site.n_heads
+            self._behave(cuts, "", "cut_multihead", n_heads=n_heads, head_dim=chunk, kept=heads, before=before)
 
     def _tensors(self, axis: HeadAxis) -> list[tuple[str, int, int]]:
         """(path, axis number, size) of the tensors behind a head axis; a missing module or bias gives none."""

@@ -1,4 +1,4 @@
-"""Attention that people write themselves, in ten styles: captured as it is, and most of it cut."""
+"""Attention that people write themselves, in fifteen styles: captured as it is, and most of it cut."""
 
 from __future__ import annotations
 
@@ -182,9 +182,90 @@ class Megatron(nn.Module):
         return self.dense(functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
 
 
+class TokensThenHeads(nn.Module):
+    """Weights that lie as (context, query, head, key), and a head count that is called like nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.k, self.v, self.o = (nn.Linear(WIDTH, WIDTH) for _ in range(4))
+
+    def forward(self, x):
+        q, k, v = (f(x).unflatten(-1, (-1, WIDTH // HEADS)) for f in (self.q, self.k, self.v))
+        weights = (torch.einsum("bihd,bjhd->bihj", q, k) / math.sqrt(q.shape[-1])).softmax(-1)
+        return self.o(torch.einsum("bihj,bjhd->bihd", weights, v).flatten(2))
+
+
+class Baddbmm(nn.Module):
+    """Heads among the contexts, scaled in the product, as diffusion models had it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heads = HEADS
+        self.to_q, self.to_k, self.to_v = (nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(3))
+        self.to_out = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Dropout(0.0))
+
+    def forward(self, x):
+        parts = (f(x).unflatten(-1, (self.heads, -1)).transpose(1, 2).flatten(0, 1) for f in self.projections())
+        q, k, v = parts
+        empty = torch.empty(q.shape[0], q.shape[1], k.shape[1])
+        weights = torch.baddbmm(empty, q, k.mT, beta=0, alpha=q.shape[-1] ** -0.5).softmax(-1)
+        return self.to_out(torch.bmm(weights, v).unflatten(0, (-1, self.heads)).transpose(1, 2).flatten(2))
+
+    def projections(self):
+        return self.to_q, self.to_k, self.to_v
+
+
+class RepeatedKeys(nn.Module):
+    """Grouped queries by repeat_interleave, softmax in float32."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.n_heads, self.n_kv_heads = HEADS, HEADS // 2
+        self.wq, self.wo = nn.Linear(WIDTH, WIDTH, bias=False), nn.Linear(WIDTH, WIDTH, bias=False)
+        self.wk, self.wv = nn.Linear(WIDTH, WIDTH // 2, bias=False), nn.Linear(WIDTH, WIDTH // 2, bias=False)
+
+    def forward(self, x):
+        q = self.wq(x).unflatten(-1, (self.n_heads, -1)).transpose(1, 2)
+        k, v = (f(x).unflatten(-1, (self.n_kv_heads, -1)).transpose(1, 2) for f in (self.wk, self.wv))
+        k, v = (each.repeat_interleave(self.n_heads // self.n_kv_heads, 1) for each in (k, v))
+        weights = functional.softmax((q @ k.mT * q.shape[-1] ** -0.5).float(), dim=-1).type_as(q)
+        return self.wo((weights @ v).transpose(1, 2).flatten(2))
+
+
+class OtherOrder(nn.Module):
+    """One projection that gives values, keys and queries in this order, and a position bias for every head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.nh, self.vkq, self.proj = HEADS, nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.bias = nn.Parameter(torch.randn(HEADS, TOKENS, TOKENS))
+
+    def forward(self, x):
+        v, k, q = (part.unflatten(-1, (self.nh, -1)).transpose(1, 2) for part in self.vkq(x).chunk(3, -1))
+        attended = functional.scaled_dot_product_attention(q, k, v, attn_mask=self.bias[None])
+        return self.proj(attended.transpose(1, 2).flatten(2))
+
+
+class OtherWidth(nn.Module):
+    """Cross attention to a memory of another width, as many entries as there are tokens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heads, self.memory = HEADS, nn.Parameter(torch.randn(1, TOKENS, 20))
+        self.to_q, self.to_out = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.to_k, self.to_v = nn.Linear(20, WIDTH), nn.Linear(20, WIDTH)
+
+    def forward(self, x):
+        memory = self.memory.expand(len(x), -1, -1)
+        projected = (self.to_q(x), self.to_k(memory), self.to_v(memory))
+        q, k, v = (each.unflatten(-1, (self.heads, -1)).transpose(1, 2) for each in projected)
+        return self.to_out(functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+
+
 STYLES = [
     *(Att, EinsumMixer, VitPytorch, NanoGPT, XTransformers, LlamaByHand),
     *(FoldedHeads, ConvAttention, TorchInside, Megatron),
+    *(TokensThenHeads, Baddbmm, RepeatedKeys, OtherOrder, OtherWidth),
 ]
 
 
@@ -219,7 +300,7 @@ def ablated(model: nn.Module, x: torch.Tensor, layer: int, head: int) -> torch.T
                 if self.calls == layer:
                     result = result.clone()
                     planes = result if result.ndim == 4 else result.unflatten(0, (-1, HEADS))
-                    planes[:, head] = 0
+                    planes.movedim(2 if planes.shape[1] == TOKENS else 1, 1)[:, head] = 0
                 self.calls += 1
             return result
 

@@ -106,3 +106,35 @@ def test_importing_adapters_needs_no_torch_and_no_other_name() -> None:
     clash = subprocess.run([sys.executable, "-c", "import adapters"], capture_output=True, text=True, cwd=".")
     assert clash.returncode != 0
     assert "AdapterHub" in clash.stderr or "No module named" in clash.stderr
+
+
+class DeformableDetrMultiheadAttention(nn.MultiheadAttention):
+    """Plain attention in a model that is called deformable."""
+
+
+class MultiscaleDeformableAttention(nn.Linear):
+    """Weights over sampled points."""
+
+
+def test_only_deformable_attention_itself_is_left_out() -> None:
+    model = nn.ModuleDict(
+        {"self_attn": DeformableDetrMultiheadAttention(8, 2), "cross": MultiscaleDeformableAttention(8, 8)}
+    )
+    assert list(adapt(model).left_out) == ["cross"]
+    assert [site.name for site in adapt(model).sites] == ["self_attn"]
+
+
+def test_a_config_that_refuses_to_name_one_value_for_all_layers() -> None:
+    class Config:
+        @property
+        def num_key_value_heads(self) -> int:
+            raise RuntimeError("varies across layers")
+
+    class LayerAttention(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.config, self.num_heads = Config(), 4
+            self.q_proj, self.o_proj = nn.Linear(8, 8), nn.Linear(8, 8)
+            self.k_proj, self.v_proj = nn.Linear(8, 4), nn.Linear(8, 4)
+
+    assert [site.n_kv_heads for site in adapt(nn.ModuleList([LayerAttention()])).sites] == [2]

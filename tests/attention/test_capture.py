@@ -255,6 +255,65 @@ def test_a_module_that_runs_twice_serves_two_layers() -> None:
     assert np.array_equal(store.tensor(1)[:, :, 2:], alone.tensor(3))
 
 
+class CrossAttention(PlainAttention):
+    """Attends only if there is something to attend to."""
+
+    def forward(self, x: torch.Tensor, memory: torch.Tensor | None = None) -> torch.Tensor:
+        return x if memory is None else super().forward(x + memory)
+
+
+class WithMemory(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention, self.adapter = PlainAttention(), CrossAttention()
+
+    def forward(self, x: torch.Tensor, memory: torch.Tensor | None = None) -> torch.Tensor:
+        return self.adapter(self.attention(x), memory)
+
+
+def test_a_module_that_was_given_nothing_to_attend_to_did_not_run() -> None:
+    model, x = WithMemory(), torch.randn(1, 5, 8)
+    with torch.no_grad(), capture(model) as store:
+        model(x)
+    assert store.not_run == ["adapter"]
+    assert {head.layer_name for head in store.heads()} == {"attention"}
+    with torch.no_grad(), capture(model) as store:
+        model(x, x)
+    assert {head.layer_name for head in store.heads()} == {"attention", "adapter"}
+
+
+class BothWays(nn.Module):
+    """Text looks at an image and the image at the text, in one module."""
+
+    num_heads = 2
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.text, self.image = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, text: torch.Tensor, image: torch.Tensor) -> torch.Tensor:
+        t, i = (x.unflatten(-1, (2, -1)).transpose(1, 2) for x in (self.text(text), self.image(image)))
+        scores = t @ i.mT
+        seen, read = scores.softmax(-1) @ i, scores.mT.softmax(-1) @ t
+        return seen.sum() + read.sum()
+
+
+class HoldsBothWays(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fusion_attention = BothWays()
+
+    def forward(self, text: torch.Tensor, image: torch.Tensor) -> torch.Tensor:
+        return self.fusion_attention(text, image)
+
+
+def test_attention_in_both_directions_is_two_streams() -> None:
+    model = HoldsBothWays()
+    with torch.no_grad(), capture(model) as store:
+        model(torch.randn(1, 5, 8), torch.randn(1, 7, 8))
+    assert [store.shape(0, group) for group in store.groups] == [(5, 7, 2), (7, 5, 2)]
+
+
 def test_a_part_called_alone_is_a_batch_if_its_layers_all_run(bert: Built) -> None:
     model, inputs = bert
     with torch.no_grad(), capture(model) as store:

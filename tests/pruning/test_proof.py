@@ -229,3 +229,13 @@ def test_library_and_task_are_those_of_the_base(base: Path, tmp_path: Path) -> N
 )
 def test_the_task_of_a_class(name: str, task: str) -> None:
     assert task_of_class(name, "transformers") == task
+
+
+def test_a_model_that_answers_with_a_tuple_is_proved_too() -> None:
+    class Loaded:
+        def forward(self, batch: Any) -> Any:
+            return batch["x"], None, batch["x"] + 1
+
+    found = proof.outputs_of(Loaded(), {"x": torch.ones(2)})  # type: ignore[arg-type]
+    assert sorted(found) == ["0", "2"]
+    assert torch.equal(found["2"], torch.full((2,), 2.0))

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+import oattn_hub as oh
 from oattn_hub.errors import InvalidInput, SurgeryError
 from oattn_hub.pruning import PruningPlan, masked
 from oattn_hub.pruning.surgery import cut, cut_list
@@ -146,3 +147,55 @@ def test_a_plan_for_another_model_is_refused(tiny_bert: Any) -> None:
     with pytest.raises(InvalidInput, match="this model has others"):
         plan.apply(twin)
     assert plan.apply(twin, allow_other_weights=True).result.heads_after == 11
+
+
+def test_a_mask_with_a_plane_for_every_head_is_cut_along() -> None:
+    torch.manual_seed(0)
+
+    class Masked(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.attention = nn.MultiheadAttention(16, 4, batch_first=True)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            hidden = (torch.arange(2 * 4 * 5 * 5).reshape(8, 5, 5) % 7 == 3).to(x.device)
+            return self.attention(x, x, x, attn_mask=hidden)[0]
+
+    model, x = Masked().eval(), torch.randn(2, 5, 16)
+    pruned = PruningPlan.from_heads(model, [(0, 1), (0, 2)]).apply(model, inputs=[{"x": x}], measure=False)
+    with torch.no_grad(), masked(model, [(0, 1), (0, 2)]):
+        torch.testing.assert_close(pruned.model(x), model(x), atol=1e-5, rtol=0)
+
+
+def test_a_plan_finds_layers_that_only_a_forward_call_shows() -> None:
+    """A plan of another process, for a model whose attention was found there by watching it."""
+    from oattn_hub.adapters import learned
+
+    torch.manual_seed(0)
+
+    class Mixer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.heads = 4
+            self.to_qkv, self.to_out = nn.Linear(16, 48), nn.Linear(16, 16)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            q, k, v = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in self.to_qkv(x).chunk(3, -1))
+            return self.to_out(((q @ k.mT).softmax(-1) @ v).transpose(1, 2).flatten(2))
+
+    class Both(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.attention, self.mixer = nn.MultiheadAttention(16, 4, batch_first=True), Mixer()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.mixer(self.attention(x, x, x)[0])
+
+    model, x = Both().eval(), torch.randn(2, 5, 16)
+    with torch.no_grad(), oh.capture(model):
+        model(x)
+    plan = PruningPlan.from_heads(model, [(1, 2)])
+    learned._KNOWN.clear()
+    assert len(oh.adapt(model).sites) == 1
+    pruned = plan.apply(model, inputs=[{"x": x}], measure=False)
+    assert pruned.model.mixer.heads == 3
