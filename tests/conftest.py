@@ -100,6 +100,32 @@ class _Described:
         return self.model(*batch.values()) if self.library == "timm" else self.model(**batch)
 
 
+@pytest.fixture
+def own_client_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test reads the user's token or cache."""
+    from huggingface_hub import constants
+
+    for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_ENDPOINT", "HF_HUB_OFFLINE"):
+        monkeypatch.delenv(name, raising=False)
+    home = tmp_path / "hf-home"
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(home / "hub"))
+    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(home / "token"))
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_TELEMETRY", True)
+
+
+@pytest.fixture(scope="session")
+def bert_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny BERT as a folder of safetensors: 2 layers x 4 heads."""
+    import torch
+    from transformers import BertConfig, BertModel
+
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
+    folder = tmp_path_factory.mktemp("models") / "bert"
+    BertModel(BertConfig(vocab_size=64, **sizes)).eval().save_pretrained(folder)
+    return folder
+
+
 @pytest.fixture(scope="session")
 def minilm_folder() -> Path:
     """all-MiniLM-L6-v2: a BERT of 6 layers x 12 heads, with its tokenizer."""

@@ -96,16 +96,8 @@ class FailingHandler(Handler):
 
 
 @pytest.fixture(autouse=True)
-def own_client_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test reads the user's token or cache."""
-    from huggingface_hub import constants
-
-    for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_ENDPOINT", "HF_HUB_OFFLINE"):
-        monkeypatch.delenv(name, raising=False)
-    home = tmp_path / "hf-home"
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(home / "hub"))
-    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(home / "token"))
-    monkeypatch.setattr(constants, "HF_HUB_DISABLE_TELEMETRY", True)
+def _at_a_home_of_its_own(own_client_home: None) -> None:
+    """Every test of this folder."""
 
 
 @pytest.fixture(params=["regular", "lfs"])

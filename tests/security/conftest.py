@@ -15,16 +15,8 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(autouse=True)
-def own_client_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test reads the user's token or cache."""
-    from huggingface_hub import constants
-
-    for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_ENDPOINT", "HF_HUB_OFFLINE"):
-        monkeypatch.delenv(name, raising=False)
-    home = tmp_path / "hf-home"
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(home / "hub"))
-    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(home / "token"))
-    monkeypatch.setattr(constants, "HF_HUB_DISABLE_TELEMETRY", True)
+def _at_a_home_of_its_own(own_client_home: None) -> None:
+    """Every test of this folder."""
 
 
 @pytest.fixture
@@ -36,19 +28,6 @@ def hub(tmp_path: Path) -> Iterator[LocalHub]:
         running.store.accounts.ensure("reader", orgs=("lab",), role="read")
         running.store.create("model", "me/x", private=False, account=me)
         yield running
-
-
-@pytest.fixture(scope="session")
-def bert_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny BERT as a folder of safetensors: 2 layers x 4 heads."""
-    import torch
-    from transformers import BertConfig, BertModel
-
-    torch.manual_seed(0)
-    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
-    folder = tmp_path_factory.mktemp("models") / "bert"
-    BertModel(BertConfig(vocab_size=64, **sizes)).eval().save_pretrained(folder)
-    return folder
 
 
 @pytest.fixture(scope="session")
