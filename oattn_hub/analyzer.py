@@ -5,17 +5,18 @@ from __future__ import annotations
 import inspect
 import shlex
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from oattn_hub.analysis.axes import keep_contexts, read_contexts
 from oattn_hub.analysis.cache import NOT_IN_NUMBERS, OBJECTS, Request, Run
 from oattn_hub.analysis.measure import BatchMeasurement, check_finite, join_batches, measure_batch
-from oattn_hub.analysis.samples import with_samples
+from oattn_hub.analysis.samples import room, sample_of, with_samples
 from oattn_hub.attention.store import KINDS, AttentionStore
 from oattn_hub.errors import InvalidInput
 from oattn_hub.geometry import Questionnaire
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from oattn_hub.models.load import LoadedModel
 
 PAGE_FILE = "report.html"
+_AT_ONCE = 2 << 30  # bytes of captured tensors that may be on the disk together
 Measurements = Mapping[str, Sequence[BatchMeasurement]]
 
 
@@ -151,12 +153,20 @@ class Analyzer:
     # The stages, each usable alone ------------------------------------------------------------------------------------
 
     def capture(
-        self, loaded: LoadedModel, inputs: CalibrationInputs, folder: str | Path | None = None, resume: bool = False
+        self,
+        loaded: LoadedModel,
+        inputs: CalibrationInputs,
+        folder: str | Path | None = None,
+        resume: bool = False,
+        each: Callable[[AttentionStore, int], None] | None = None,
     ) -> AttentionStore:
-        """Run a loaded model on every input; the attention this analyzer needs is in the store."""
+        """Run a loaded model on every input; the attention this analyzer needs is in the store.
+
+        ``each`` is called with the store and the number of every batch as soon as it is there.
+        """
         from oattn_hub.attention import capture_inputs
 
-        options: dict[str, Any] = {"progress": self.progress, "adapter": self.adapter, "resume": resume}
+        options: dict[str, Any] = {"progress": self.progress, "adapter": self.adapter, "resume": resume, "each": each}
         store = capture_inputs(loaded, inputs, folder, self.kinds, **options)
         keep_contexts(store.folder, loaded, inputs)
         return store
@@ -178,23 +188,19 @@ class Analyzer:
         measured: dict[str, list[BatchMeasurement]] = {group: [] for group in store.groups}
         for done, (group, batch) in enumerate(places):
             self.progress("organise", done, len(places))
-            found = run.measurement(group, batch) if run is not None else None
-            if found is None:
-                check_finite(store, batch, self.kind, group)
-                found = measure_batch(store.tensor(batch, self.kind, group), settings)
-                if run is not None:
-                    run.keep(group, batch, found)
-            measured[group].append(found)
+            measured[group].append(self._measured(store, group, batch, settings, run))
         self.progress("organise", len(places), len(places))
         return measured
 
-    def report(self, store: AttentionStore, measured: Measurements, command: str = "") -> Report:
+    def report(
+        self, store: AttentionStore, measured: Measurements, command: str = "", run: Run | None = None
+    ) -> Report:
         """The report from a store and its measurements: ranking with uncertainty, head tree, diffusion map, theory."""
         _check_kinds(store, self.kinds)
         info = store.info
         settings = self.settings(store.n_batches, 0)
         joined = {name: self._join(store, name, batches, settings) for name, batches in measured.items()}
-        groups = with_samples(joined, store, measured, self.kind)
+        groups = with_samples(joined, store, measured, self.kind, run)
         provenance = Provenance(
             data=info.description,
             data_fingerprint=store.fingerprint,
@@ -208,6 +214,33 @@ class Analyzer:
         return self._with_theory(report, store) if self.theory else report
 
     # ------------------------------------------------------------------------------------------------------------------
+
+    def _measured(
+        self, store: AttentionStore, group: str, batch: int, settings: Settings, run: Run | None
+    ) -> BatchMeasurement:
+        """The measurement of one group and batch, from an earlier run or made now."""
+        found = run.measurement(group, batch) if run is not None else None
+        if found is None:
+            check_finite(store, batch, self.kind, group)
+            found = measure_batch(store.tensor(batch, self.kind, group), settings)
+            if run is not None:
+                run.keep(group, batch, found)
+        return found
+
+    def _give_back(self, run: Run, total: int, store: AttentionStore, batch: int) -> None:
+        """Where all batches would take too much room on the disk, organise one as soon as it is there, and delete it.
+
+        The first stays: the controls need it.
+        """
+        if store.n_bytes(0) * total <= _AT_ONCE:
+            return
+        n_contexts, per_entry = room(store, total)
+        for group in (name for name in store.groups if batch in store.batches(name)):
+            found = self._measured(store, group, batch, self.settings(total, 0), run)
+            if store.batches(group).index(batch) < n_contexts:
+                run.keep_sample(group, batch, sample_of(store, group, batch, found, self.kind, per_entry))
+        if batch > 0:
+            store.give_back(batch)
 
     def _join(
         self, store: AttentionStore, name: str, batches: Sequence[BatchMeasurement], settings: Settings
@@ -251,11 +284,11 @@ class Analyzer:
         """The method, stage by stage; each picks up what an earlier, interrupted run has finished."""
         run.forget_damaged()
         with clock.stage("capture"):
-            store = self.capture(loaded, inputs, run.attention, resume=True)
+            store = self.capture(loaded, inputs, run.attention, True, partial(self._give_back, run, len(inputs)))
         with clock.stage("organise"):
             measured = self.measure(store, run)
         with clock.stage("measure"):
-            report = self.report(store, measured, _command(call, self))
+            report = self.report(store, measured, _command(call, self), run)
         report = replace(report, provenance=replace(report.provenance, seconds=clock.seconds))
         run.finish(report)
         return report

@@ -28,9 +28,19 @@ import oattn_hub
 from oattn_hub.analysis.measure import BatchMeasurement
 from oattn_hub.attention.store import AttentionStore
 from oattn_hub.errors import OattnError
-from oattn_hub.files import fingerprint, folder_lock, read_sealed, remove_orphans, sha256_file, write_sealed
+from oattn_hub.files import (
+    fingerprint,
+    folder_lock,
+    read_sealed,
+    read_tensors,
+    remove_orphans,
+    sha256_file,
+    write_sealed,
+    write_tensors,
+)
 from oattn_hub.models.identify import is_hub_id
 from oattn_hub.report import Report
+from oattn_hub.report.contexts import Sample, sample_arrays, samples_from
 from oattn_hub.tokens import default_token
 from oattn_hub.versions import versions
 
@@ -84,8 +94,15 @@ class Run:
         if not self.attention.exists():
             return
         try:
-            AttentionStore.open(self.attention).verify()
+            store = AttentionStore.open(self.attention)
+            store.verify()
+            gone = [
+                (group, batch) for group in store.groups for batch in store.batches(group) if batch in store.given_back
+            ]
+            whole = all(self.measurement(*place) for place in gone)
         except OattnError:
+            whole = False
+        if not whole:
             shutil.rmtree(self.attention, ignore_errors=True)
 
     def measurement(self, group: str, batch: int) -> BatchMeasurement | None:
@@ -99,6 +116,15 @@ class Run:
     def keep(self, group: str, batch: int, measurement: BatchMeasurement) -> None:
         """Keep the measurement of one group and batch, so that a run that is interrupted later need not repeat it."""
         measurement.save(self._measured(group, batch))
+
+    def sample(self, group: str, batch: int) -> Sample | None:
+        """What was kept of a batch for people to look at, before its tensors were given back."""
+        file = self._measured(group, batch).with_suffix(".sample.safetensors")
+        return samples_from(read_tensors(file, sealed=True))[0] if file.exists() else None
+
+    def keep_sample(self, group: str, batch: int, sample: Sample) -> None:
+        """Keep what people look at of a batch whose tensors are given back."""
+        write_tensors(self._measured(group, batch).with_suffix(".sample.safetensors"), sample_arrays([sample]))
 
     def report(self) -> Report | None:
         """The finished report, if there is a whole one; drafts that a killed process left beside it go."""

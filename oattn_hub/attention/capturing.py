@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -84,11 +84,13 @@ def capture_inputs(
     kinds: Sequence[str] = ("probs",),
     *,
     progress: Progress = silent,
+    each: Callable[[AttentionStore, int], None] | None = None,
     **options: Any,
 ) -> AttentionStore:
     """Run ``loaded`` on every batch of ``inputs`` and return the store; batches already in it are not run again.
 
-    A run that was cut short goes on where it stopped when the same call is made again with ``resume=True``.
+    A run that was cut short goes on where it stopped when the same call is made again with ``resume=True``. ``each`` is
+    called with the store and the number of every batch that was captured.
     """
     about: dict[str, Any] = {
         "fingerprint": inputs.fingerprint, "description": inputs.description, "tokens": inputs.tokens
@@ -100,4 +102,6 @@ def capture_inputs(
         for batch in list(inputs)[written.n_batches :]:
             loaded.forward(batch)
             progress("capture", written.n_batches, len(inputs))
+            if each is not None:
+                each(written, written.n_batches - 1)
     return written

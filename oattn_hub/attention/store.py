@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from oattn_hub.codec import decode
 from oattn_hub.errors import FormatError, InvalidInput, LoadError
-from oattn_hub.files import fingerprint, read_header, read_json, unsealed
+from oattn_hub.files import fingerprint, read_header, read_json, unsealed, write_sealed
 from oattn_hub.records import JsonRecord, ModelInfo
 
 INDEX_NAME = "index.json"
@@ -159,6 +159,8 @@ class AttentionStore:
         """
         name, kind = self._group_name(group), self._kind_name(kind)
         file = self._entry(batch, name)["files"][kind]
+        if batch in self.given_back:
+            raise InvalidInput(f"Batch {batch} of {self.folder} was organised and given back. Capture it again.")
         queries, keys, heads = self.shape(batch, name)
         place = _TensorPlace(self.folder / file["name"], kind, self._index["info"]["dtype"], (heads, queries, keys))
         if file["name"] not in self._sound:
@@ -169,9 +171,27 @@ class AttentionStore:
     def verify(self) -> None:
         """Refuse the store if any of its tensors is not, bit for bit, what was written."""
         for group in self.groups:
-            for batch in self.batches(group):
+            for batch in sorted(set(self.batches(group)) - self.given_back):
                 for kind in self._index["info"]["kinds"]:
                     self.tensor(batch, kind, group)
+
+    @property
+    def given_back(self) -> set[int]:
+        """Numbers of the batches of which only the names are left."""
+        return {number for number, batch in enumerate(self._index["batches"]) if batch.get("given_back")}
+
+    def n_bytes(self, batch: int) -> int:
+        """How much room the tensors of a batch take on the disk."""
+        groups = self._index["batches"][batch]["groups"].values()
+        return sum(file["bytes"] for group in groups for file in group["files"].values())
+
+    def give_back(self, batch: int) -> None:
+        """Delete the tensors of a batch; that it was there, and its heads, stay known."""
+        self._index["batches"][batch]["given_back"] = True
+        write_sealed(self.folder / INDEX_NAME, self._index)
+        for group in self._index["batches"][batch]["groups"].values():
+            for file in group["files"].values():
+                (self.folder / file["name"]).unlink(missing_ok=True)
 
     def __repr__(self) -> str:
         kinds = ", ".join(self._index["info"]["kinds"])
@@ -236,6 +256,7 @@ class _BatchEntry:
     inputs: str
     not_run: list[str]
     groups: dict[str, _GroupEntry]
+    given_back: bool = False
 
 
 @dataclass(frozen=True)

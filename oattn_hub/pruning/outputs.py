@@ -12,8 +12,8 @@ opposite directions on neighbours mostly averages out. E needs one forward pass 
 heads only through their Gram matrix G, E(S) = sum_{g,h in S} G_gh. The diagonal of G scores heads one by one;
 :func:`removal_order` takes, step by step, the head whose removal adds least.
 
-That the tree helps is not shown: with shuffled leaves, or from the plain Gram matrix without any tree, the order is about
-as good (benchmarks/RESULTS.md), so the score's name does not claim the basis.
+That the tree helps is not shown: with shuffled leaves, or from the plain Gram matrix without any tree, the order is
+about as good (benchmarks/RESULTS.md), so the score's name does not claim the basis.
 """
 
 from __future__ import annotations

@@ -345,3 +345,40 @@ def test_a_model_with_its_tokenizer_is_analysed_as_a_pair(text_folder: Path) -> 
     assert report.settings.tokens == 16
     with pytest.raises(InvalidInput, match=r"tuple is not a model .*\(module, tokenizer\)"):
         oh.analyze((1, 2, 3))
+
+
+def test_batches_that_would_fill_the_disk_are_organised_and_given_back_as_they_come(
+    bert_folder: Path, inputs: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OATTN_HOME", str(tmp_path / "at-once"))
+    oh.analyze(bert_folder, data=inputs, out=tmp_path / "whole")
+    monkeypatch.setenv("OATTN_HOME", str(tmp_path / "one-by-one"))
+    monkeypatch.setattr(analyzer, "_AT_ONCE", 0)
+    on_disk: list[int] = []
+
+    def watch(stage: str, done: int, total: int) -> None:
+        on_disk.append(len(list((tmp_path / "one-by-one").rglob("batch-*/*.safetensors"))))
+
+    oh.analyze(bert_folder, data=inputs, out=tmp_path / "given-back", progress=watch)
+    assert max(on_disk) == 2  # the first batch, for the controls, and the one at hand
+    for name in FILES:
+        assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "given-back" / name).read_bytes(), name
+
+
+@pytest.mark.parametrize("damage", [None, "measured/*-00002.safetensors"])
+def test_a_run_that_gave_batches_back_can_be_interrupted(
+    bert_folder: Path, inputs: list[dict[str, Any]], home: Path, monkeypatch: pytest.MonkeyPatch, damage: str | None
+) -> None:
+    whole = oh.analyze(bert_folder, data=inputs).fingerprint
+    shutil.rmtree(home)
+    monkeypatch.setattr(analyzer, "_AT_ONCE", 0)
+
+    def ctrl_c(stage: str, done: int, total: int) -> None:
+        if (stage, done) == ("capture", 4):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        oh.analyze(bert_folder, data=inputs, progress=ctrl_c)
+    if damage:
+        next(home.glob(f"runs/*/{damage}")).write_bytes(b"")
+    assert oh.analyze(bert_folder, data=inputs).fingerprint == whole
