@@ -28,7 +28,7 @@ ROOMS = [
     {"analyzer"},
     {"watch"},
     {"pruning"},
-    {"trials"},
+    {"trials", "exports"},
     {"cards", "hub"},
     {"sweep"},
     {"local_hub", "cli", "demo", "pytest_plugin"},

@@ -27,6 +27,7 @@ _VERBS: dict[str, str] = {
     "prune": "oattn_hub.cli.prune",
     "heal": "oattn_hub.cli.heal",
     "benchmark": "oattn_hub.cli.benchmark",
+    "export": "oattn_hub.cli.export",
     "migrate": "oattn_hub.cli.migrate",
     "sweep": "oattn_hub.cli.sweep",
     "capture": "oattn_hub.cli.capture",

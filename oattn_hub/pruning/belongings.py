@@ -25,7 +25,10 @@ _LEFT_BEHIND = re.compile(
     r"|npz|nemo|arrow|parquet|zip|tar|gz|xz|7z|py|pyc|so|dll|exe|sh|xml|ipynb|lock|index\.json)$"
 )
 _OTHER_FOLDERS = ("onnx", "openvino", "coreml", "tensorrt", "runs", "wandb", "logs", "checkpoint-*")
-_OWN = ("README.md", "config.json", "oattn_pruned.json", "evaluation.json", "report.json", "trainer_state.json")
+_OWN = (
+    "README.md", "config.json", "oattn_pruned.json", "evaluation.json", "benchmarks.json", "report.json",
+    "trainer_state.json",
+)  # fmt: skip
 _LARGEST = 64 * 2**20  # a tokenizer for 250,000 words has 17 MB; what is larger is no belonging
 _MODULES = "modules.json"  # of sentence-transformers
 
