@@ -25,8 +25,10 @@ from oattn_hub.files import read_json, write_json
 from oattn_hub.inputs import CalibrationInputs, calibration_inputs
 from oattn_hub.models.load import LoadedModel, load_model
 from oattn_hub.report import GroupResult, Report
+from oattn_hub.report.training_page import write_training_page
 
 HISTORY_FILE = "history.json"
+PAGE_FILE = "training.html"
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,8 @@ class HeadWatch(TrainerCallback):
     Args:
         data: What the model reads; see ``calibration_inputs``. None: bundled text or images.
         every: Measure at each multiple of this many steps, and before the first.
-        out: Folder for one report per moment (``step-000100/``) and ``history.json``; None keeps them in memory only.
+        out: Folder for one report per moment (``step-000100/``), ``history.json`` and ``training.html``, a page that
+            plays the training; None keeps the moments in memory only.
         batches: How many contexts; fewer than in ``analyze``, because it runs again and again.
         tokens: Tokens per context.
         kind: As in ``analyze``.
@@ -101,6 +104,10 @@ class HeadWatch(TrainerCallback):
             self._keep(moment, self._out)
         return moment
 
+    def write_page(self, path: str | Path) -> Path:
+        """Write a page that plays the training so far: the map of heads and the numbers, moment by moment."""
+        return write_training_page([(m.step, m.report, m.logged) for m in self.moments], Path(path))
+
     # As a callback of Trainer -----------------------------------------------------------------------------------------
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
@@ -119,6 +126,11 @@ class HeadWatch(TrainerCallback):
                 self._unlogged = logged
                 control.should_log = True
         return control
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
+        """Write the page that plays the training."""
+        if self._out is not None and self.moments:
+            self.write_page(self._out / PAGE_FILE)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **parts: Any) -> None:
         """Put the numbers into what the Trainer sends to its loggers and writes to its history."""

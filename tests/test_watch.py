@@ -40,12 +40,13 @@ class _Logger(TrainerCallback):
         self.seen.append({"step": state.global_step, **logs})
 
 
-def _train(folder: Path, *callbacks: TrainerCallback) -> Trainer:
+def _train(folder: Path, *callbacks: TrainerCallback, report_to: list[str] | None = None) -> Trainer:
     model = _bert()
     rows = [{"input_ids": row["input_ids"][0], "labels": number % 2} for number, row in enumerate(_inputs(8))]
     arguments = TrainingArguments(
         str(folder), max_steps=4, per_device_train_batch_size=2, logging_steps=3, learning_rate=0.05,
-        report_to=[], save_strategy="no", use_cpu=True, disable_tqdm=True, dataloader_pin_memory=False, seed=0,
+        report_to=report_to or [],
+        save_strategy="no", use_cpu=True, disable_tqdm=True, dataloader_pin_memory=False, seed=0,
     )  # fmt: skip
     trainer = Trainer(model, arguments, train_dataset=rows, callbacks=list(callbacks))
     trainer.train()
@@ -69,6 +70,8 @@ def test_the_trainers_loggers_get_the_numbers_and_training_does_not_notice(tmp_p
     assert watch.moments[2].logged["heads/drift_from_start"] > 0
     history = json.loads((tmp_path / "heads/history.json").read_text())
     assert [entry["step"] for entry in history] == [0, 2, 4]
+    page = (tmp_path / "heads/training.html").read_text()  # written when training ended
+    assert "3 moments, steps 0 to 4" in page
     kept = oh.Report.load(tmp_path / "heads/step-000004")
     assert kept.fingerprint == watch.moments[2].report.fingerprint
 
@@ -125,3 +128,24 @@ def test_a_failing_capture_leaves_the_model_as_it_was() -> None:
 def test_every_is_a_count() -> None:
     with pytest.raises(InvalidInput, match="every is 0"):
         oh.HeadWatch(every=0)
+
+
+def test_before_the_first_moment_there_is_no_page(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="Nothing was measured yet"):
+        oh.HeadWatch(_inputs()).write_page(tmp_path / "page.html")
+
+
+def test_the_real_tensorboard_gets_the_numbers(tmp_path: Path) -> None:
+    """The Trainer puts its own loggers first in its list; this one is the real client, and its file is read again."""
+    accumulators = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    watch = oh.HeadWatch(_inputs(), every=2)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TENSORBOARD_LOGGING_DIR", str(tmp_path / "board"))
+        _train(tmp_path / "a", watch, report_to=["tensorboard"])
+    found = accumulators.EventAccumulator(str(tmp_path / "board"))
+    found.Reload()
+    names = [name for name in found.Tags()["scalars"] if "heads/" in name]
+    assert any(name.endswith("heads/network_entropy") for name in names)
+    name = next(name for name in names if name.endswith("heads/drift_from_start"))
+    values = {event.step: event.value for event in found.Scalars(name)}
+    assert values == pytest.approx({m.step: m.logged["heads/drift_from_start"] for m in watch.moments[1:]}, rel=1e-5)

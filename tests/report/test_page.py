@@ -466,3 +466,27 @@ def test_equal_reports_give_equal_pages(measured_report: Report, tmp_path: Path)
     measured_report.save(tmp_path)
     first = measured_report.write_page(tmp_path / "a.html").read_bytes()
     assert Report.load(tmp_path).write_page(tmp_path / "b.html").read_bytes() == first
+
+
+def test_a_training_is_played(two_group_report: Report, tmp_path: Path, visit: Callable[..., Visit]) -> None:
+    from oattn_hub.report.training_page import write_training_page
+
+    moments = [
+        (100 * number, two_group_report, {"heads/entropy": 1.0 + number, "heads/<b>": 0.5} if number else {})
+        for number in range(4)
+    ]
+    page = write_training_page(moments, tmp_path / "training.html")
+    seen = visit(page)
+    assert seen.page.text_content("#step") == "step 300"
+    assert seen.page.locator(".map").count() == 2
+    seen.page.click("#play")  # from the end it starts again
+    seen.page.wait_for_function("document.getElementById('step').textContent === 'step 100'")
+    seen.page.wait_for_function("document.getElementById('play').textContent === 'Play'")
+    assert seen.page.text_content("#step") == "step 300"
+    seen.page.locator("#moment").fill("2")
+    assert seen.page.text_content("#step") == "step 200"
+    assert "entropy" in seen.page.locator(".map td[title]").first.get_attribute("title")
+    assert seen.problems == []
+    still = visit(page, script=False)
+    assert still.page.locator(".numbers tbody tr").count() == 2
+    assert not still.page.locator("#play").is_visible()
