@@ -40,6 +40,7 @@ class {name}(_{name}):
     def __init__(self, config, *args, **kwargs):
         super().__init__(config, *args, **kwargs)
         apply_cuts(self, config.oattn_pruning, prefix={prefix!r})
+        expect_all_keys(self)
 
     @classmethod
     def is_custom_code(cls):
@@ -51,12 +52,30 @@ class {name}(_{name}):
         return super()._load_pretrained_model(model, state_dict, checkpoint_files, *args, **kwargs)
 
     @classmethod
-    def from_pretrained(cls, *args, output_loading_info=False, ignore_mismatched_sizes=False, **kwargs):
+    def from_pretrained(
+        cls, pretrained_model_name_or_path, *args, output_loading_info=False, ignore_mismatched_sizes=False, **kwargs
+    ):
+        place = pretrained_model_name_or_path
         # Sizes are always let through to the check here, whose sentence names the weight.
-        model, info = super().from_pretrained(*args, output_loading_info=True, ignore_mismatched_sizes=True, **kwargs)
+        options = {{"output_loading_info": True, "ignore_mismatched_sizes": True}}
+        model, info = super().from_pretrained(place, *args, **options, **kwargs)
+        check_cuts(model.config.oattn_pruning, planned_heads(find_manifest(place, kwargs)))
         check_keys(info, own={prefix!r}, may_lack={may_lack!r}, resized=ignore_mismatched_sizes)
         check_values(align_weights(model))
         return (model, info) if output_loading_info else model
+'''
+
+_MANIFEST_FINDER = '''
+
+def find_manifest(place, options):
+    """The file that says which heads were removed; None where it did not come along (a model that was trained on)."""
+    from transformers.utils import cached_file
+
+    known = ("cache_dir", "force_download", "local_files_only", "proxies", "revision", "subfolder", "token")
+    try:
+        return cached_file(place, "oattn_pruned.json", **{name: options[name] for name in known if name in options})
+    except OSError:
+        return None
 '''
 
 _TIMM_LOADER = '''
@@ -72,6 +91,8 @@ def create_model(folder, **options):
     config = json.loads((Path(folder) / "config.json").read_text(encoding="utf-8"))
     arguments = {"num_classes": config["num_classes"], **config.get("model_args", {}), **options}
     model = timm.create_model(config["architecture"], pretrained=False, **arguments)
+    manifest = Path(folder) / "oattn_pruned.json"
+    check_cuts(config["oattn_pruning"], planned_heads(manifest if manifest.is_file() else None))
     apply_cuts(model, config["oattn_pruning"])
     return align_weights(load_weights(model, load_file(Path(folder) / "model.safetensors")).eval())
 '''
@@ -92,6 +113,7 @@ def transformers_source(model: Any) -> str:
     imports = sorted(_import(cls) for cls in {config, *(cls for cls, _ in classes)})
     head = "import torch\nfrom torch import nn\n"
     parts = [_engine().replace(head, head + "".join(imports), 1)]
+    parts.append(_MANIFEST_FINDER)
     parts.append(_CONFIG_CLASS.format(name=config.__name__, written=written_type(model)))
     for cls, prefix in classes:
         may_lack = _may_lack(model, prefix)

@@ -363,6 +363,42 @@ def _additive(mask: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
     return torch.zeros_like(mask, dtype=query.dtype).masked_fill(mask, -math.inf)
 
 
+def check_cuts(cuts: dict[str, Any], planned: Iterable[Sequence[int]] | None = None) -> None:
+    """Refuse cuts that leave other features than the heads they name, or remove other heads than were planned.
+
+    Args:
+        cuts: the list of cuts.
+        planned: (layer, head) of every head that the manifest says was removed; None where there is no manifest.
+    """
+    if "sites" not in cuts:  # lists of before version 2
+        return
+    removed = {(s["layer"], head) for s in cuts["sites"] for head in range(s["n_heads"]) if head not in s["kept"]}
+    wrong = removed ^ {(layer, head) for layer, head in planned} if planned is not None else None
+    if wrong:
+        layer, head = min(wrong)
+        raise ValueError(
+            f"The plan and the cuts disagree on head {head} of layer {layer}, so the checkpoint is not loaded. "
+            "Download or save it again."
+        )
+    kept = {cut["tensor"]: (cut["size"], len(indices(cut["ranges"]))) for cut in cuts["keep"]}
+    for site in cuts["sites"]:
+        size, left = kept.get(site["output"], (0, 0))
+        if left * site["n_heads"] != size * max(1, len(site["kept"])) or not left:
+            raise ValueError(
+                f"The cuts leave {left} of {size} features of {site['output']}, which are not the "
+                f"{len(site['kept'])} of {site['n_heads']} heads that they name. Download or save it again."
+            )
+
+
+def planned_heads(manifest: Any) -> list[list[int]] | None:
+    """The heads that the manifest of a checkpoint says were removed; None where there is no such file."""
+    if manifest is None:
+        return None
+    with open(manifest, encoding="utf-8") as stream:  # noqa: PTH123 - this file also travels alone
+        heads: list[list[int]] = json.load(stream)["plan"]["heads"]
+    return heads
+
+
 def check_keys(info: dict[str, Any], own: str = "", may_lack: Collection[str] = (), resized: bool = False) -> None:
     """Refuse what transformers would only warn of: weights that are missing, left over, or of another shape.
 
@@ -396,8 +432,20 @@ def check_files(model: nn.Module, files: Iterable[Any]) -> None:
                 raise ValueError(f"{name} holds integers ({entry['dtype']}), not weights. Download or save it again.")
 
 
+def expect_all_keys(model: Any) -> None:
+    """Let transformers tell of every weight that is missing or left over.
+
+    Its classes name weights that old checkpoints of the original may lack or have too many; this one was saved whole.
+    """
+    model._keys_to_ignore_on_load_missing = set(model._keys_to_ignore_on_save or ())
+    model._keys_to_ignore_on_load_unexpected = set()
+
+
 def check_values(model: nn.Module) -> None:
     """Refuse weights that no training gives: integers, infinities and not-a-numbers."""
+    for name, buffer in model.state_dict().items():
+        if not buffer.is_meta and bool(buffer.isnan().any()):  # infinities are right in the buffer of a mask
+            raise ValueError(f"{name} holds values that are not finite numbers. Download or save it again.")
     for name, parameter in model.named_parameters():
         if parameter.is_meta:  # offloaded: the data is not here to be looked at
             continue

@@ -36,8 +36,10 @@ def load_pruned(folder: str | Path, model: nn.Module | None = None) -> nn.Module
         raise LoadError(f"{where} is not a folder. Give the folder that save_pretrained wrote.")
     manifest = read_manifest(where)
     config = read_json(where / "config.json")
-    check_plan(where, manifest, config.get(PRUNING_KEY) or manifest.get("cuts"))
+    cuts = config.get(PRUNING_KEY) or manifest.get("cuts")  # the masked variant has none
     try:
+        if cuts is not None:
+            portable.check_cuts(cuts, manifest["plan"]["heads"])
         if manifest["library"] == "transformers" and model is None:
             loaded = _load_transformers(where, manifest)
         else:
@@ -73,28 +75,6 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     return dict(manifest)
 
 
-def check_plan(folder: Path, manifest: Mapping[str, Any], cuts: Mapping[str, Any] | None) -> None:
-    """Refuse a checkpoint whose plan names other heads than its cuts remove."""
-    planned = {(layer, head) for layer, head in manifest["plan"]["heads"]}
-    if cuts is None or "sites" not in cuts:  # the masked variant; checkpoints of before version 2
-        return
-    gone = {(s["layer"], head) for s in cuts["sites"] for head in range(s["n_heads"]) if head not in s["kept"]}
-    if planned != gone:
-        layer, head = min(planned ^ gone)
-        raise FormatError(
-            f"{folder}: the plan and the cuts disagree on head {head} of layer {layer}, so the checkpoint is not "
-            "loaded. Download or save it again."
-        )
-    kept = {cut["tensor"]: (cut["size"], len(portable.indices(cut["ranges"]))) for cut in cuts["keep"]}
-    for site in cuts["sites"]:
-        size, left = kept[site["output"]]
-        if left * site["n_heads"] != size * max(1, len(site["kept"])):
-            raise FormatError(
-                f"{folder}: the cuts leave {left} of {size} features of {site['output']}, which are not the "
-                f"{len(site['kept'])} of {site['n_heads']} heads that they name. Download or save it again."
-            )
-
-
 def check_silence(folder: Path, manifest: Mapping[str, Any], model: nn.Module) -> None:
     """Refuse a masked variant in which a head that the plan removed still speaks."""
     if manifest["variant"] != "masked":
@@ -119,8 +99,7 @@ def _load_transformers(folder: Path, manifest: Mapping[str, Any]) -> nn.Module:
         base.__init__(self, config, *args, **kwargs)
         if cuts := getattr(config, PRUNING_KEY, None):
             portable.apply_cuts(self, cuts)
-        # What the original may lack, this checkpoint has: it was saved whole.
-        self._keys_to_ignore_on_load_missing = set(self._keys_to_ignore_on_save or ())
+        portable.expect_all_keys(self)
 
     def load(cls: Any, model: nn.Module, state: Any, files: Any, *args: Any, **kwargs: Any) -> Any:
         portable.check_files(model, files or ())

@@ -11,10 +11,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from oattn_hub.errors import FormatError
+from oattn_hub.errors import FormatError, SurgeryError
 from oattn_hub.files import sealed, sha256_file
 from oattn_hub.pruning import PruningPlan, load_pruned
 from oattn_hub.pruning.portable import add_bias
+from oattn_hub.pruning.proof import run_without_us
 
 State = dict[str, torch.Tensor]
 
@@ -125,26 +126,98 @@ def test_timm(tmp_path: Path, zoo: Any, change: Any, words: str) -> None:
         scope["create_model"](tmp_path)
 
 
-def test_a_plan_that_names_other_heads(tmp_path: Path) -> None:
-    saved(tmp_path)
-    manifest = json.loads((tmp_path / "oattn_pruned.json").read_text())
-    manifest["plan"]["heads"] = [[0, 1], [1, 0], [1, 3]]
-    (tmp_path / "oattn_pruned.json").write_text(json.dumps(sealed(manifest)))
-    with pytest.raises(FormatError, match="disagree on head 2 of layer 1"):
+def test_timm_with_another_plan(tmp_path: Path, zoo: Any) -> None:
+    model, inputs = zoo.BY_NAME["timm-vit"].build()
+    arguments = {"img_size": 32, "patch_size": 8, "embed_dim": 32, "depth": 2, "num_heads": 4}
+    pruned = PruningPlan.from_heads(model, [(0, 1), (1, 2)]).apply(model, inputs=[inputs])
+    pruned.save_pretrained(tmp_path, model_args=arguments)
+    disagree(tmp_path)
+    with pytest.raises(FormatError, match="disagree on head 0 of layer 1"):
         load_pruned(tmp_path)
+    scope: dict[str, Any] = {"__name__": "modeling_pruned"}
+    exec((tmp_path / "modeling_pruned.py").read_text(), scope)
+    with pytest.raises(ValueError, match="disagree on head 0 of layer 1"):
+        scope["create_model"](tmp_path)
 
 
-def test_cuts_that_leave_other_features(tmp_path: Path) -> None:
-    saved(tmp_path)
-    config = json.loads((tmp_path / "config.json").read_text())
+def lack_what_the_class_may_lack(state: State) -> None:
+    del state["final_logits_bias"]
+
+
+def have_what_the_class_may_have(state: State) -> None:
+    state["model.encoder.version"] = torch.zeros(3)
+
+
+def spoil_a_buffer(state: State) -> None:
+    state["final_logits_bias"][0, 0] = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lack_what_the_class_may_lack, "lacks final_logits_bias"),
+        (have_what_the_class_may_have, "too many: model.encoder.version"),
+        (spoil_a_buffer, "final_logits_bias holds values that are not finite"),
+    ],
+)
+def test_what_transformers_lets_pass(tmp_path: Path, classes: Any, change: Any, words: str) -> None:
+    """A class forgives checkpoints of the original some keys; a pruned one was saved whole. Buffers are weights too."""
+    import transformers
+
+    model, folder = classes.tiny("BartForConditionalGeneration"), tmp_path / change.__name__
+    inputs = [classes.call(model)]
+    PruningPlan.from_heads(model, [(0, 1)]).apply(model, inputs=inputs, measure=False).save_pretrained(folder)
+    state = load_file(folder / "model.safetensors")
+    change(state)
+    save_file(state, folder / "model.safetensors", {"format": "pt"})
+    rehash(folder)
+    with pytest.raises(FormatError, match=words):
+        load_pruned(folder)
+    with pytest.raises(ValueError, match=words):
+        transformers.AutoModelForSeq2SeqLM.from_pretrained(folder, trust_remote_code=True)
+
+
+def disagree(folder: Path) -> None:
+    """Let the manifest name another head than the cuts remove."""
+    manifest = json.loads((folder / "oattn_pruned.json").read_text())
+    manifest["plan"]["heads"] = [[0, 1], [1, 0], [1, 3]]
+    (folder / "oattn_pruned.json").write_text(json.dumps(sealed(manifest)))
+
+
+def leave_too_much(folder: Path) -> None:
+    """Let the cuts leave more features than the heads that they name."""
+    config = json.loads((folder / "config.json").read_text())
     cut = next(
         cut for cut in config["oattn_pruning"]["keep"] if cut["tensor"].endswith("0.attention.output.dense.weight")
     )
     cut["ranges"] = [[0, 32]]
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    rehash(tmp_path)
-    with pytest.raises(FormatError, match="leave 32 of 32 features"):
-        load_pruned(tmp_path)
+    (folder / "config.json").write_text(json.dumps(config))
+    rehash(folder)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"), [(disagree, "disagree on head 2 of layer 1"), (leave_too_much, "leave 32 of 32 features")]
+)
+def test_a_plan_that_disagrees_with_the_cuts(tmp_path: Path, change: Any, words: str) -> None:
+    import transformers
+
+    folder = tmp_path / change.__name__
+    saved(folder)
+    change(folder)
+    with pytest.raises(FormatError, match=words):
+        load_pruned(folder)
+    for auto in (transformers.AutoModelForMaskedLM, transformers.AutoModel):
+        with pytest.raises(ValueError, match=words):
+            auto.from_pretrained(folder, trust_remote_code=True)
+
+
+@pytest.mark.fresh_process
+def test_a_process_without_us_refuses_it_too(tmp_path: Path) -> None:
+    saved(tmp_path)
+    disagree(tmp_path)
+    way = {"loader": "AutoModelForMaskedLM", "options": {"trust_remote_code": True}}
+    with pytest.raises(SurgeryError, match="disagree on head 2 of layer 1"):
+        run_without_us(tmp_path, way, {"input_ids": torch.arange(3, 15)[None]})
 
 
 def test_a_masked_head_that_speaks(tmp_path: Path) -> None:
