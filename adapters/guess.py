@@ -122,6 +122,7 @@ def guess_layout(module: nn.Module, n_heads: int) -> HeadLayout | None:
         output=HeadAxis(output, "in"),
         projections=tuple(axis for axis in (*axes, *_tables(module, parts, n_heads, width)) if mine(axis.path)),
         counts={path: count for path, count in _counts(module, n_heads, width) if mine(path)},
+        config_counts=dict(_config_counts(module, n_heads)),
         behaviours=("fixed_width",),
         head_arguments=tuple(name for name in _POSITION_ARGUMENTS if name in _parameters(module)),
         joint_norms=tuple(filter(mine, _joint_norms(module))),
@@ -237,6 +238,25 @@ def _counts(module: nn.Module, n_heads: int, width: int) -> Iterator[tuple[str, 
                 yield where, "heads"
             elif re.fullmatch(_WIDTHS, name) and value == width:
                 yield where, "width"
+
+
+def _config_counts(module: nn.Module, n_heads: int) -> Iterator[tuple[str, Count]]:
+    """What forward reads from the module's config instead of from the module (Phi-3)."""
+    config = getattr(module, "config", None)
+    for name in sorted(set(re.findall(r"self\.config\.(\w+)", _code_after_init(type(module))))):
+        if re.fullmatch(_KV_HEADS, name):
+            yield name, "kv_heads"
+        elif re.fullmatch(_HEADS, name) and getattr(config, name, None) == n_heads:
+            yield name, "heads"
+
+
+def _code_after_init(cls: type) -> str:
+    """The source of a class's own methods without its constructor; empty where there is none to read."""
+    methods = [method for name, method in vars(cls).items() if inspect.isfunction(method) and name != "__init__"]
+    try:
+        return "\n".join(inspect.getsource(method) for method in methods)
+    except OSError:
+        return ""
 
 
 def _joint_norms(module: nn.Module) -> Iterator[str]:

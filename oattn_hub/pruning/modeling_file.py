@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,8 @@ _MODEL_CLASS = '''
 
 class {name}(_{name}):
     """{name} without the heads that config.oattn_pruning cuts out."""
+
+    base_model_prefix = {base_prefix!r}
 
     def __init__(self, config, *args, **kwargs):
         super().__init__(config, *args, **kwargs)
@@ -116,8 +119,9 @@ def transformers_source(model: Any) -> str:
     parts.append(_MANIFEST_FINDER)
     parts.append(_CONFIG_CLASS.format(name=config.__name__, written=written_type(model)))
     for cls, prefix in classes:
-        may_lack = _may_lack(model, prefix)
-        parts.append(_MODEL_CLASS.format(name=cls.__name__, prefix=prefix, may_lack=may_lack))
+        # A task class may keep its base model under another name than the base model's class knows.
+        names = {"name": cls.__name__, "prefix": prefix, "base_prefix": model.base_model_prefix}
+        parts.append(_MODEL_CLASS.format(**names, may_lack=_may_lack(model, prefix)))
     return "".join(parts)
 
 
@@ -128,24 +132,29 @@ def written_type(model: Any) -> str:
 
 def auto_map(model: Any, module: str) -> dict[str, str]:
     """Auto class -> class in the modeling file; empty for a model that is not transformers' own."""
-    import transformers
-
     if not type(model).__module__.startswith("transformers."):
         return {}
     names = [cls.__name__ for cls, _ in _classes(model)]
     found: dict[str, str] = {}
     for name in names:
-        for auto in dir(transformers):
-            mapping = (
-                getattr(getattr(transformers, auto, None), "_model_mapping", None)
-                if auto.startswith("AutoModel")
-                else None
-            )
-            served = mapping._model_mapping.get(model.config.model_type) if mapping is not None else None
-            if served is not None and name in ([served] if isinstance(served, str) else served):
+        for auto, served in _served(model.config.model_type):
+            if name in served:
                 found.setdefault(auto, f"{module}.{name}")
-    found.setdefault("AutoModel", f"{module}.{names[0]}")  # a class that no Auto class lists
+    if f"{module}.{names[0]}" not in found.values():  # a class that no Auto class lists
+        found["AutoModel"] = f"{module}.{names[0]}"
     return {"AutoConfig": f"{module}.{type(model.config).__name__}", **found}
+
+
+def _served(model_type: str) -> Iterator[tuple[str, Sequence[str]]]:
+    """Auto class and the names of the classes it loads for a model type."""
+    import transformers
+
+    for auto in dir(transformers):
+        if auto.startswith("AutoModel"):  # AutoBackbone reads no local folders
+            mapping = getattr(getattr(transformers, auto, None), "_model_mapping", None)
+            served = mapping._model_mapping.get(model_type) if mapping is not None else None
+            if served is not None:
+                yield auto, [served] if isinstance(served, str) else served
 
 
 def _import(cls: type) -> str:
@@ -166,7 +175,10 @@ def _classes(model: Any) -> list[tuple[type, str]]:
 
 
 def _may_lack(model: Any, prefix: str) -> list[str]:
-    """Weights of the base model's class that the base model inside ``model`` was built without (BERT's pooler)."""
+    """Weights of the base model's class that the base model inside ``model`` was built without (BERT's pooler).
+
+    And those that the class of ``model`` never saves, because they are computed (Marian's positions).
+    """
     if not prefix:
         return []
     inner = model.get_submodule(prefix.removesuffix("."))
@@ -174,4 +186,5 @@ def _may_lack(model: Any, prefix: str) -> list[str]:
     config.dtype = inner.dtype  # saving leaves a string there, which some classes cannot build from
     with torch.device("meta"):
         alone = type(inner)(config)
-    return sorted(set(alone.state_dict()) - set(inner.state_dict()))
+    computed = {key.removeprefix(prefix) for key in model._keys_to_ignore_on_save or () if key.startswith(prefix)}
+    return sorted(set(alone.state_dict()) - set(inner.state_dict()) | computed)

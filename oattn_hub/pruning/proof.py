@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import subprocess
@@ -16,6 +17,7 @@ import torch
 from oattn_hub.errors import SurgeryError
 from oattn_hub.files import read_json
 from oattn_hub.models.load import LoadedModel
+from oattn_hub.pruning.readout import tensors_in
 from oattn_hub.pruning.reload import WEIGHTS, load_pruned
 
 State = Mapping[str, torch.Tensor]
@@ -24,9 +26,11 @@ State = Mapping[str, torch.Tensor]
 _TOLERANCES = {torch.float16: 1e-2, torch.bfloat16: 5e-2}
 
 _WITHOUT_US = """
+from __future__ import annotations
 import sys
 sys.modules["oattn_hub"] = None  # any import of it fails
 import importlib.util, json, pathlib
+from collections.abc import Mapping
 import torch
 from safetensors.torch import load_file, save_file
 
@@ -43,14 +47,13 @@ elif loader == "timm.create_model":
 else:
     import transformers
     model = getattr(transformers, loader).from_pretrained(folder, **task["options"])
+{tensors_in}
 model.eval()
 batch = load_file(task["batch"])
 with torch.no_grad():
     output = model(*batch.values()) if loader.endswith("create_model") else model(**batch)
-output = [output] if isinstance(output, torch.Tensor) else output
-found = output if hasattr(output, "items") else {str(number): value for number, value in enumerate(output)}
-tensors = {name: value for name, value in found.items() if isinstance(value, torch.Tensor)}
-save_file({name: value.contiguous().clone() for name, value in tensors.items()}, task["answer"])
+found = tensors_in(output)
+save_file({name: value.contiguous().clone() for name, value in found.items()}, task["answer"])
 """
 
 
@@ -67,6 +70,8 @@ def prove(folder: Path, loaded: LoadedModel, state: State, batch: State | None) 
         What was compared, by the name of the loader.
     """
     expected = outputs_of(loaded, batch) if batch is not None else {}
+    if not expected:  # outputs without a tensor cannot be compared
+        batch = None
     found = {"oattn_hub.from_pretrained": prove_here(folder, loaded, state, batch, expected)}
     way = stock_loader(folder)
     if way and batch is not None:
@@ -117,7 +122,8 @@ def run_without_us(folder: Path, way: Mapping[str, Any], batch: State) -> dict[s
         save_file({name: value.cpu().contiguous().clone() for name, value in batch.items()}, place / "batch")
         task = {"folder": str(folder.resolve()), "batch": str(place / "batch"), "answer": str(place / "answer"), **way}
         quiet = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error", "HF_MODULES_CACHE": str(place / "modules")}
-        command = [sys.executable, "-W", "ignore", "-c", _WITHOUT_US]
+        script = _WITHOUT_US.replace("{tensors_in}", inspect.getsource(tensors_in))
+        command = [sys.executable, "-W", "ignore", "-c", script]
         environment = {**os.environ, **quiet}
         done = subprocess.run(
             command, input=json.dumps(task), capture_output=True, text=True, env=environment, cwd=place, check=False
@@ -135,9 +141,7 @@ def outputs_of(loaded: LoadedModel, batch: State) -> dict[str, torch.Tensor]:
     """All tensors that a forward call gives, by name."""
     with torch.no_grad():
         output = loaded.forward(batch)
-    output = [output] if isinstance(output, torch.Tensor) else output
-    found = output if hasattr(output, "items") else {str(number): value for number, value in enumerate(output)}
-    return {name: value.cpu() for name, value in found.items() if isinstance(value, torch.Tensor)}
+    return {name: value.cpu() for name, value in tensors_in(output).items()}
 
 
 def compare(expected: State, found: State, by: str) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from oattn_hub.errors import SurgeryError
 from oattn_hub.models.load import LoadedModel
 
 # Fields of a transformers output that hold what the model says, most telling first.
@@ -35,7 +36,12 @@ def _read(output: Any, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Ten
         return found
     hidden = _field(output, "last_hidden_state")
     if hidden is None:
-        hidden = next(value for value in _values(output) if isinstance(value, torch.Tensor))
+        hidden = next(iter(tensors_in(output).values()), None)
+    if hidden is None:
+        raise SurgeryError(
+            f"The output of the model ({type(output).__name__}) holds no tensor to compare. Give inputs for "
+            "which it answers with tensors: apply(model, inputs=[{…}])."
+        )
     return {"embedding": _pooled(hidden, batch.get("attention_mask"))}
 
 
@@ -44,8 +50,17 @@ def _field(output: Any, name: str) -> torch.Tensor | None:
     return value if isinstance(value, torch.Tensor) else None
 
 
-def _values(output: Any) -> Any:
-    return output.values() if isinstance(output, Mapping) else output
+def tensors_in(output: Any, name: str = "") -> dict[str, torch.Tensor]:
+    """All tensors of an output by their path, those in tuples too (the feature maps of a backbone)."""
+    if isinstance(output, torch.Tensor):
+        return {name or "0": output}
+    if isinstance(output, Mapping):
+        parts = [(str(key), value) for key, value in output.items()]
+    elif isinstance(output, tuple | list):
+        parts = [(str(place), value) for place, value in enumerate(output)]
+    else:  # nothing, or an object such as a cache
+        return {}
+    return {path: found for key, part in parts for path, found in tensors_in(part, f"{name}.{key}".lstrip(".")).items()}
 
 
 def _flat(values: torch.Tensor) -> torch.Tensor:

@@ -12,6 +12,7 @@ import torch
 
 from oattn_hub.pruning import PruningPlan, load_pruned
 from oattn_hub.pruning.proof import outputs_of
+from oattn_hub.pruning.readout import tensors_in
 from oattn_hub.pruning.sites import all_heads, head_sites, shared_layers
 
 # Families whose weights transformers renames, splits or joins on their way to the disk, and some that it does not.
@@ -47,9 +48,15 @@ def reloads(name: str, classes: Any, folder: Path) -> None:
         for key, value in pruned.model.state_dict().items():
             assert torch.equal(again.state_dict()[key], value), key
         with torch.no_grad():
-            found = again(**inputs)
+            found = tensors_in(again(**inputs))
+        assert expected
         for key, value in expected.items():
             assert torch.allclose(found[key], value, rtol=1e-5, atol=1e-5 * value.abs().max().item()), key
+    if mapping.get("AutoModel", f".{name}").endswith(f".{name}"):
+        return
+    base = transformers.AutoModel.from_pretrained(folder, trust_remote_code=True)
+    for key, value in getattr(pruned.model, pruned.model.base_model_prefix).state_dict().items():
+        assert torch.equal(base.state_dict()[key], value), key
 
 
 @pytest.mark.parametrize("name", NAMED)
