@@ -23,7 +23,7 @@ from oattn_hub.models.identify import (
 )
 from oattn_hub.models.placement import Placement, moved_to
 from oattn_hub.models.timm_models import PICKLED_WEIGHTS, load_timm_folder
-from oattn_hub.models.unwrap import unwrap
+from oattn_hub.models.unwrap import is_sentence_encoder, unwrap
 from oattn_hub.records import OPTIONS_FROM_FILES, ModelInfo
 from oattn_hub.tokens import default_token
 
@@ -52,12 +52,14 @@ class LoadedModel:
         processor: Tokenizer, image processor or feature extractor; None if the checkpoint has none.
         info: The model's identity, which store, report, plan and checkpoint carry along.
         hub_options: How the Hub was asked for it (token, cache folder), for asking it again; in memory only.
+        sentence_encoder: The SentenceTransformer whose first module the model is, if it came so; in memory only.
     """
 
     model: nn.Module
     processor: Any
     info: ModelInfo
     hub_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    sentence_encoder: Any = field(default=None, repr=False)
 
     @property
     def model_id(self) -> str:
@@ -165,6 +167,8 @@ def load_model(
     given = _given_processor(tokenizer, processor)
     if not isinstance(spec, str | Path):
         loaded = spec if isinstance(spec, LoadedModel) else _wrap(*unwrap(spec))
+        if is_sentence_encoder(spec):
+            loaded = replace(loaded, sentence_encoder=spec)
         return loaded if given is None else replace(loaded, processor=given)
     if task is not None and task not in TASKS:
         raise InvalidInput(f"task is {task!r}; choose from {', '.join(TASKS)}.")

@@ -29,12 +29,17 @@ def unwrap(held: Any) -> tuple[nn.Module, Any]:
     wrapper: Any = held
     if isinstance(getattr(held, "_orig_mod", None), nn.Module):  # torch.compile(module)
         return unwrap(wrapper._orig_mod)
-    first: Any = held[0] if isinstance(held, nn.Sequential) and len(held) else None
-    if isinstance(getattr(first, "auto_model", None), nn.Module):  # SentenceTransformer
-        return first.auto_model, getattr(first, "tokenizer", None)
+    if is_sentence_encoder(held):
+        return wrapper[0].auto_model, getattr(wrapper[0], "tokenizer", None)
     if hasattr(held, "peft_config") and hasattr(held, "get_base_model"):
         return wrapper.get_base_model(), None
     return held, None
+
+
+def is_sentence_encoder(held: Any) -> bool:
+    """Whether this is a SentenceTransformer, whose other modules make an embedding of what the model gives."""
+    first: Any = held[0] if isinstance(held, nn.Sequential) and len(held) else None
+    return isinstance(getattr(first, "auto_model", None), nn.Module)
 
 
 def _from_pipeline(held: Any) -> tuple[nn.Module, Any]:

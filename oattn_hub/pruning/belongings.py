@@ -9,9 +9,11 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from fnmatch import fnmatch
 from glob import escape
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from oattn_hub.files import read_json
@@ -31,31 +33,57 @@ _OWN = (
 )  # fmt: skip
 _LARGEST = 64 * 2**20  # a tokenizer for 250,000 words has 17 MB; what is larger is no belonging
 _MODULES = "modules.json"  # of sentence-transformers
+_SENTENCE_ENCODER = {"library_name": "sentence-transformers", "pipeline_tag": "sentence-similarity"}
 
 
 def copy_belongings(loaded: LoadedModel, folder: Path) -> list[str]:
     """Copy the base model's other files to ``folder``, where nothing is overwritten; returns all that belong there."""
-    base = base_folder(loaded)
-    if base is None:
-        return []
-    names = []
-    for path in sorted(_belongings(base)):
-        name = path.relative_to(base).as_posix()
-        target = folder / name
-        if not target.exists():
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(path, target)
-        names.append(name)
+    names: list[str] = []
+    with _base_folders(loaded) as bases:
+        for base in bases:
+            # the modules of one embedding model must not be mixed with those of another
+            others = _sentence_modules(base) if _MODULES in names else set()
+            paths = [
+                path for path in sorted(_belongings(base)) if path.parent.relative_to(base).as_posix() not in others
+            ]
+            names += [_copy(path, base, folder) for path in paths]
     return names
 
 
+def _copy(path: Path, base: Path, folder: Path) -> str:
+    name = path.relative_to(base).as_posix()
+    target = folder / name
+    if not target.exists():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, target)
+    return name
+
+
+@contextmanager
+def _base_folders(loaded: LoadedModel) -> Iterator[list[Path]]:
+    """Where the base model's files lie, the nearest first: an embedding model in memory may differ from its files."""
+    with TemporaryDirectory() as scratch:
+        found = [base_folder(loaded)]
+        if loaded.sentence_encoder is not None:
+            loaded.sentence_encoder.save(scratch, create_model_card=False)
+            found.insert(0, Path(scratch))
+        yield [folder for folder in found if folder is not None]
+
+
 def base_card(loaded: LoadedModel) -> dict[str, Any]:
-    """Library and task as the base model's card names them; empty where there is no card."""
+    """Library and task as the base model's card names them; without a card, those of a sentence encoder or nothing."""
+    base = base_folder(loaded)
+    found = _named_by_card(base) if base is not None else {}
+    if loaded.sentence_encoder is not None or (base is not None and (base / _MODULES).is_file()):
+        return _SENTENCE_ENCODER | found
+    return found
+
+
+def _named_by_card(base: Path) -> dict[str, Any]:
     from huggingface_hub import ModelCard
 
-    base = base_folder(loaded)
-    card = base / "README.md" if base is not None else None
-    if card is None or not card.is_file() or not _stays_inside(base, card):
+    card = base / "README.md"
+    if not card.is_file() or not _stays_inside(base, card):
         return {}
     try:
         data: Any = ModelCard.load(card).data

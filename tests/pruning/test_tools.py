@@ -29,7 +29,7 @@ import torch
 
 from oattn_hub.errors import OattnError
 from oattn_hub.models.load import load_model
-from oattn_hub.pruning import PruningPlan, load_pruned
+from oattn_hub.pruning import PruningPlan, load_pruned, read_manifest
 
 # Warnings of the tools about themselves.
 pytestmark = [
@@ -144,6 +144,7 @@ def test_sentence_transformers(tmp_path: Path, minilm_folder: Path) -> None:
     loaded = load_model(base)
     plan = PruningPlan.from_heads(loaded, [(0, 1), (3, 2), (5, 11)])
     folder = plan.apply(loaded, measure=False).save_pretrained(tmp_path / "pruned", verify=False)
+    assert read_manifest(folder)["base_card"]["library_name"] == "sentence-transformers"
     tool = tools.SentenceTransformer(str(folder), trust_remote_code=True, device="cpu")
     assert tool.max_seq_length == 256
     words = ["A head that nobody needs.", "Attention."]
@@ -155,6 +156,21 @@ def test_sentence_transformers(tmp_path: Path, minilm_folder: Path) -> None:
     weights = batch["attention_mask"].unsqueeze(-1)
     expected = torch.nn.functional.normalize((hidden * weights).sum(1) / weights.sum(1))
     assert torch.allclose(found, expected, atol=1e-5)
+    _held_in_memory(tools.SentenceTransformer(str(base), device="cpu"), plan, tmp_path / "held")
+
+
+def _held_in_memory(encoder: Any, plan: PruningPlan, folder: Path) -> None:
+    """A SentenceTransformer is saved as it is held, which its files need not say."""
+    tools = pytest.importorskip("sentence_transformers")
+    encoder.max_seq_length = 99
+    encoder.append(tools.models.Dense(384, 16))
+    plan.apply(encoder, measure=False, allow_other_weights=True).save_pretrained(folder, verify=False)
+    again = tools.SentenceTransformer(str(folder), trust_remote_code=True, device="cpu")
+    assert again.max_seq_length == 99
+    encoder[0].model = load_pruned(folder)
+    words = ["A head that nobody needs.", "Attention."]
+    assert torch.allclose(torch.tensor(again.encode(words)), torch.tensor(encoder.encode(words)), atol=1e-6)
+    assert again.encode(words).shape == (2, 16)
 
 
 @pytest.mark.parametrize("name", ["bert", "llama"])
