@@ -72,9 +72,9 @@ def push_checkpoint(
     """
     with _folder(dry_run) as folder:
         pruned.save_pretrained(folder, variant=variant, verify=verify)
-        write_checkpoint_card(folder, repo_id, license, evaluation or pruned.evaluation, base_model)
-        message = commit_message or _message(read_json(folder / _MANIFEST))
-        return _publish(folder, repo_id, "checkpoint", message, dry_run, options)
+        manifest = read_json(folder / _MANIFEST)
+        write_checkpoint_card(folder, repo_id, license, evaluation or pruned.evaluation, base_model, manifest)
+        return _publish(folder, repo_id, "checkpoint", commit_message or _message(manifest), dry_run, options)
 
 
 def push_folder(
@@ -107,7 +107,7 @@ def push_folder(
     with _folder(dry_run) as folder:
         copy_files(Path(source), folder, [*manifest.get("files", manifest["sha256"]), _MANIFEST, *more])
         evaluation = _load_report(report).evaluation if report is not None else None
-        write_checkpoint_card(folder, repo_id, evaluation=evaluation, base_model=base_model)
+        write_checkpoint_card(folder, repo_id, evaluation=evaluation, base_model=base_model, manifest=manifest)
         return _publish(folder, repo_id, "checkpoint", commit_message or _message(manifest), dry_run, options)
 
 
@@ -137,12 +137,16 @@ def write_checkpoint_card(
     license: str | None = None,
     evaluation: EvaluationSection | None = None,
     base_model: str | None = None,
+    manifest: dict[str, Any] | None = None,
 ) -> Path:
-    """Add the card to a checkpoint's folder; ``evaluation`` serves where the folder has none of its own."""
+    """Add the card to a checkpoint's folder.
+
+    ``evaluation`` serves where the folder has none of its own; ``manifest`` is what was read of it already.
+    """
     from oattn_hub.report.evaluation import EvaluationSection
     from oattn_hub.report.plot import evaluation_figures, render
 
-    manifest = read_json(folder / _MANIFEST)
+    manifest = read_json(folder / _MANIFEST) if manifest is None else manifest
     if (folder / _EVALUATION).is_file():  # saved with the checkpoint
         evaluation = EvaluationSection.from_json(read_json(folder / _EVALUATION))
     elif evaluation is not None:

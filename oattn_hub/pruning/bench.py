@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
-from oattn_hub.adapters import AttentionSite
+from oattn_hub.adapters import Adapter, AttentionSite
 from oattn_hub.errors import InvalidInput
 from oattn_hub.progress import Progress, silent
 from oattn_hub.pruning.bounds import LEVEL, upper_bound
@@ -15,7 +15,7 @@ from oattn_hub.pruning.compensate import KINDS, Compensator, Kind, Refits
 from oattn_hub.pruning.evaluation import Evaluator, increase_interval
 from oattn_hub.pruning.roles import Roles, context_lengths, share_out
 from oattn_hub.pruning.search import Effort, Meter
-from oattn_hub.pruning.sites import head_sites, weights_fingerprint
+from oattn_hub.pruning.sites import adapter_of, weights_fingerprint
 from oattn_hub.pruning.tasks import Metric, Task, find_task
 from oattn_hub.pruning.units import Removed
 
@@ -70,7 +70,8 @@ class Bench:
 
     def __init__(self, loaded: LoadedModel, question: Question) -> None:
         self.loaded, self.question = loaded, question
-        self.sites: Sequence[AttentionSite] = head_sites(loaded.model, question.adapter)
+        self.adapter: Adapter = adapter_of(loaded.model, question.adapter)
+        self.sites: Sequence[AttentionSite] = self.adapter.sites
         self.lengths = context_lengths(loaded, question.data, question.tokens, question.lengths)
         self.roles: Roles = share_out(
             loaded, question.data, question.calibration, question.inputs, self.lengths, question.seed

@@ -127,7 +127,8 @@ class _Writer:
             write_json(self.folder / EVALUATION, self.pruned.evaluation.to_json())
         names = sorted({*belongings, *self._written()} - {MANIFEST})
         hashes = {name: sha256_file(self.folder / name) for name in names if name.endswith(_HASHED)}
-        write_sealed(self.folder / MANIFEST, {**self.manifest, "files": names, "sha256": hashes})
+        self.manifest |= {"files": names, "sha256": hashes}
+        write_sealed(self.folder / MANIFEST, self.manifest)
 
     def _written(self) -> list[str]:
         """What this save wrote; whatever else lies in the folder is no part of the checkpoint, and is not published."""
@@ -140,7 +141,8 @@ class _Writer:
         except Exception:
             (self.folder / MANIFEST).unlink(missing_ok=True)
             raise
-        write_sealed(self.folder / MANIFEST, {**read_json(self.folder / MANIFEST), "verified": found})
+        self.manifest["verified"] = found
+        write_sealed(self.folder / MANIFEST, self.manifest)
 
     def _proof(self) -> dict[str, str]:
         try:
@@ -154,7 +156,7 @@ class _Writer:
         return self._prove_once()
 
     def _prove_once(self) -> dict[str, str]:
-        return prove(self.folder, self.pruned.loaded, self.state, self.pruned.probe)
+        return prove(self.folder, self.manifest, self.pruned.loaded, self.state, self.pruned.probe)
 
     def _write_transformers(self, own_names: bool) -> None:
         if self.stock is not None:

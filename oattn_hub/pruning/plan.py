@@ -16,14 +16,14 @@ from oattn_hub.records import Head, ModelInfo
 if TYPE_CHECKING:
     from torch import nn
 
-    from oattn_hub.adapters import AttentionSite
+    from oattn_hub.adapters import Adapter, AttentionSite
     from oattn_hub.models.load import LoadedModel
     from oattn_hub.pruning.compensate import Refits
     from oattn_hub.pruning.pruned import PrunedModel
     from oattn_hub.report.evaluation import EvaluationSection
 
 SCHEMA = 2
-_NOT_SAVED = ("loaded", "evaluation", "refits")
+_NOT_SAVED = ("loaded", "bound", "evaluation", "refits")
 _REFITS = ".safetensors"
 
 
@@ -48,6 +48,7 @@ class PruningPlan:
         healing: what was trained after the cut, if anything was: on what, for how long, from which loss to which.
         refits: the output projections that ``cost`` was measured with; saved beside the plan, not in it.
         loaded: the model itself, if whoever made the plan had it at hand; not saved.
+        bound: the adapter that found the sites of ``loaded``, so that they are found once; not saved.
         evaluation: the report's evaluation, which goes along to the checkpoint's card; not saved.
     """
 
@@ -64,6 +65,7 @@ class PruningPlan:
     healing: Mapping[str, Any] | None = None
     refits: Refits | None = field(default=None, repr=False, compare=False)
     loaded: LoadedModel | None = field(default=None, repr=False, compare=False)
+    bound: Adapter | None = field(default=None, repr=False, compare=False)
     evaluation: EvaluationSection | None = field(default=None, repr=False, compare=False)
 
     @classmethod
@@ -107,9 +109,9 @@ class PruningPlan:
 
     def check(self, model: nn.Module, allow_other_weights: bool = False) -> list[AttentionSite]:
         """Refuse a model this plan was not made for; return the model's attention sites."""
-        from oattn_hub.pruning.sites import head_sites, structure_fingerprint, weights_fingerprint
+        from oattn_hub.pruning.sites import structure_fingerprint, weights_fingerprint
 
-        sites = head_sites(model, self.adapter)
+        sites = self.adapter_of(model).sites
         if structure_fingerprint(sites) != self.structure:
             found = sum(site.n_heads for site in sites)
             raise InvalidInput(
@@ -123,6 +125,14 @@ class PruningPlan:
                 "Make a plan for this model, or pass allow_other_weights=True if you know that the heads are the same."
             )
         return sites
+
+    def adapter_of(self, model: nn.Module) -> Adapter:
+        """The adapter that the heads were counted by, bound to ``model``."""
+        from oattn_hub.pruning.sites import adapter_of
+
+        if self.bound is not None and self.bound.model is model:
+            return self.bound
+        return adapter_of(model, self.adapter)
 
     def masked(self, model: nn.Module, allow_other_weights: bool = False) -> AbstractContextManager[None]:
         """Silence the plan's heads while the block runs; the model is not changed."""

@@ -160,7 +160,7 @@ class _Choice:
         weights: str = "",
         compensation: Mapping[str, Any] | None = None,
         refits: Refits | None = None,
-        loaded: LoadedModel | None = None,
+        bench: Bench | None = None,
     ) -> PruningPlan:
         layers: dict[int, int] = {}
         for layer, _ in self.heads:
@@ -179,7 +179,8 @@ class _Choice:
             cost=cost,
             compensation=compensation,
             refits=refits,
-            loaded=loaded,
+            loaded=bench.loaded if bench is not None else None,
+            bound=bench.adapter if bench is not None else None,
             evaluation=self.report.evaluation,
         )
 
@@ -264,7 +265,7 @@ def _finished(
         bench.weights,
         bench.compensation(kind, refits),
         refits,
-        bench.loaded,
+        bench,
     )
 
 

@@ -57,11 +57,14 @@ save_file({name: value.contiguous().clone() for name, value in found.items()}, t
 """
 
 
-def prove(folder: Path, loaded: LoadedModel, state: State, batch: State | None) -> dict[str, str]:
+def prove(
+    folder: Path, manifest: Mapping[str, Any], loaded: LoadedModel, state: State, batch: State | None
+) -> dict[str, str]:
     """Load what was written, by us and in a fresh process without us; raises SurgeryError where anything differs.
 
     Args:
         folder: the checkpoint.
+        manifest: what was written about it.
         loaded: the pruned model in memory.
         state: the weights that were to be written.
         batch: what to compare outputs on; None compares weights only.
@@ -73,7 +76,7 @@ def prove(folder: Path, loaded: LoadedModel, state: State, batch: State | None) 
     if not expected:  # outputs without a tensor cannot be compared
         batch = None
     found = {"oattn_hub.from_pretrained": prove_here(folder, loaded, state, batch, expected)}
-    way = stock_loader(folder)
+    way = stock_loader(folder, manifest)
     if way and batch is not None:
         compare(expected, run_without_us(folder, way, batch), f"{way['loader']} without oattn_hub")
         found[str(way["loader"])] = "outputs, in a process without oattn_hub"
@@ -95,11 +98,9 @@ def prove_here(folder: Path, loaded: LoadedModel, state: State, batch: State | N
     return "weights and outputs"
 
 
-def stock_loader(folder: Path) -> dict[str, Any] | None:
+def stock_loader(folder: Path, manifest: Mapping[str, Any]) -> dict[str, Any] | None:
     """How the checkpoint loads where oattn_hub is not installed; None where it does not."""
-    from oattn_hub.pruning.reload import MANIFEST
-
-    manifest, config = read_json(folder / MANIFEST), read_json(folder / "config.json")
+    config = read_json(folder / "config.json")
     whole = manifest["variant"] == "masked" or manifest.get("stock", False)
     if manifest["library"] == "timm":
         return {"loader": "timm.create_model" if whole else "create_model"}

@@ -25,7 +25,7 @@ from oattn_hub.pruning.plan import PruningPlan
 from oattn_hub.pruning.portable import apply_cuts
 from oattn_hub.pruning.readout import readouts
 from oattn_hub.pruning.refits import refitted_copy, with_refits
-from oattn_hub.pruning.sites import head_sites
+from oattn_hub.pruning.sites import adapter_of
 from oattn_hub.pruning.surgery import CutList, cut_list
 
 if TYPE_CHECKING:
@@ -96,15 +96,19 @@ def prune(
         permissions: what only the caller may grant to load the model: ``trust_remote_code``, ``token`` …
     """
     loaded = plan.load(**permissions) if model is None else load_model(model, **permissions)
-    sites = _checked(plan, loaded, allow_other_weights, inputs)
+    plan = _bound(plan, loaded, allow_other_weights, inputs)
+    sites = plan.adapter_of(loaded.model).sites
     if _cuts_of(loaded.model) is not None:
         raise SurgeryError(
             f"{loaded.model_id} was pruned before. Prune the original once, with the heads of both plans together."
         )
     plan = with_refits(plan, loaded, compensate, inputs)
     before = sum(p.numel() for p in loaded.model.parameters())
-    whole, added = refitted_copy(plan, loaded, inplace) if plan.refits else (loaded, [])
-    cuts = cut_list(whole.model, plan.heads, plan.adapter)
+    # the sites of a model are found once: in the original, and in the copy with other output projections
+    whole, adapter, added = (
+        refitted_copy(plan, loaded, inplace) if plan.refits else (loaded, plan.adapter_of(loaded.model), [])
+    )
+    cuts = cut_list(whole.model, plan.heads, adapter)
     cuts.setdefault("bias", []).extend(added)
     smaller = whole.model if inplace else copy.deepcopy(whole.model)
     try:
@@ -125,7 +129,7 @@ def prune(
         if _is_exact(loaded.model):
             check_masking(loaded.model, sites, plan.heads, lambda: readouts(loaded, batches[0]))
         try:
-            _check_cut(whole, pruned, plan, cuts, batches[0])
+            _check_cut(whole, pruned, replace(plan, bound=adapter), cuts, batches[0])
         except OattnError:
             raise
         except Exception as error:  # a forward that reads a size we do not know of
@@ -133,20 +137,24 @@ def prune(
         if measure:
             result = replace(result, **costs.measure(loaded, pruned, batches[0], batches.tokens))
     probe = None if batches is None else batches[0]
+    plan = replace(plan, bound=None)  # it would keep the original in memory
     return PrunedModel(smaller, plan, cuts, result, pruned, evaluation or plan.evaluation, probe)
 
 
-def _checked(plan: PruningPlan, loaded: LoadedModel, allow_other_weights: bool, inputs: Any) -> list[AttentionSite]:
-    """The model's sites, if the plan is for it; attention that only a forward call shows is looked for once."""
+def _bound(plan: PruningPlan, loaded: LoadedModel, allow_other_weights: bool, inputs: Any) -> PruningPlan:
+    """The plan bound to the model, if it is for it; attention that only a forward call shows is looked for once."""
     try:
-        return plan.check(loaded.model, allow_other_weights)
+        plan = replace(plan, bound=plan.adapter_of(loaded.model))
+        plan.check(loaded.model, allow_other_weights)
     except InvalidInput:
         batches = _inputs(loaded, inputs)
         if batches is None:
             raise
         with adapt(loaded.model, plan.adapter).hook(MemoryStore()), torch.no_grad():
             loaded.forward(batches[0])
-        return plan.check(loaded.model, allow_other_weights)
+        plan = replace(plan, bound=adapter_of(loaded.model, plan.adapter))
+        plan.check(loaded.model, allow_other_weights)
+    return plan
 
 
 def _cannot_run(loaded: LoadedModel, error: Exception) -> SurgeryError:
@@ -189,7 +197,7 @@ def _check_cut(
     else:
         original = smaller = replace(loaded, model=copy.deepcopy(loaded.model).float())
         batch = {name: value.float() if value.is_floating_point() else value for name, value in batch.items()}
-    with masked_sites(original.model, head_sites(original.model, plan.adapter), plan.heads):
+    with masked_sites(original.model, plan.adapter_of(original.model).sites, plan.heads):
         expected = readouts(original, batch)
     try:
         if smaller is original:

@@ -16,9 +16,9 @@ from oattn_hub.files import read_tensors, write_tensors
 from oattn_hub.inputs import calibration_inputs
 from oattn_hub.pruning.compensate import KINDS, Compensator, Kind, Refit, Refits
 from oattn_hub.pruning.projections import bias_owner, write
-from oattn_hub.pruning.sites import head_sites
 
 if TYPE_CHECKING:
+    from oattn_hub.adapters import Adapter
     from oattn_hub.models.load import LoadedModel
     from oattn_hub.pruning.plan import PruningPlan
 
@@ -67,16 +67,19 @@ def with_refits(
     if kind == "none":
         return replace(plan, cost=None, compensation=None, refits=None)
     seen = calibration_inputs(loaded, inputs, batches=32, part=None if inputs is not None else "calibration")
-    refits = Compensator(loaded, head_sites(loaded.model, plan.adapter), seen, kind).refits(plan.heads)
+    refits = Compensator(loaded, plan.adapter_of(loaded.model).sites, seen, kind).refits(plan.heads)
     said = {"kind": kind, "layers": len(refits), "fitted_on": seen.description, "inputs": seen.fingerprint}
     return replace(plan, cost=None, compensation=said, refits=refits)
 
 
-def refitted_copy(plan: PruningPlan, loaded: LoadedModel, inplace: bool = False) -> tuple[LoadedModel, list[str]]:
-    """The uncut model with the plan's refits for its weights, and the names of the modules that were given a bias."""
+def refitted_copy(
+    plan: PruningPlan, loaded: LoadedModel, inplace: bool = False
+) -> tuple[LoadedModel, Adapter, list[str]]:
+    """The uncut model with the plan's refits for its weights, its adapter, and the modules that were given a bias."""
     model = loaded.model if inplace else copy.deepcopy(loaded.model)
+    adapter = plan.adapter_of(model)
     added = []
-    for site in head_sites(model, plan.adapter):
+    for site in adapter.sites:
         refit = (plan.refits or {}).get(site.module_name)
         if refit is None or site.turn:
             continue
@@ -88,4 +91,4 @@ def refitted_copy(plan: PruningPlan, loaded: LoadedModel, inplace: bool = False)
             owner.bias = nn.Parameter(owner.weight.detach().new_zeros(owner.weight.shape[0]))
             added.append(next(name for name, module in model.named_modules() if module is owner))
         owner.bias.data.add_(refit.shift.to(owner.bias))
-    return replace(loaded, model=model), added
+    return replace(loaded, model=model), adapter, added

@@ -18,13 +18,18 @@ if TYPE_CHECKING:
 
 def head_sites(model: nn.Module, adapter: Adapter | str | None = None) -> list[AttentionSite]:
     """Every attention layer of ``model`` in model order."""
+    return adapter_of(model, adapter).sites
+
+
+def adapter_of(model: nn.Module, adapter: Adapter | str | None = None) -> Adapter:
+    """The adapter bound to ``model``, which finds attention in it; one that is bound to it is taken as it is."""
     bound = adapt(model, adapter)
     if not bound.sites:
         raise AdapterError(
             f"Adapter {bound.name!r} finds no attention in {type(model).__qualname__}. Capture the model once, so that "
             "its attention can be seen (with oattn_hub.capture(model): model(...)), or describe it in an adapter."
         )
-    return bound.sites
+    return bound
 
 
 def all_heads(sites: Iterable[AttentionSite]) -> list[Head]:
