@@ -1,6 +1,6 @@
 """What differs between model families, and nothing else.
 
-One family a file, mostly data: which modules are token attention, which group of layers each belongs to, and how its
+One file per family, mostly data: which modules are token attention, which group of layers each belongs to, and how its
 heads lie in the projections. The logic lives in ``base.py``; ``generic`` serves models nobody described.
 
 >>> from oattn_hub.adapters import get_adapter, list_adapters

@@ -1,4 +1,4 @@
-"""Where the heads of an attention module lie in its parameters: plain data, one ``HeadLayout`` a family.
+"""Where the heads of an attention module lie in its parameters: plain data, one ``HeadLayout`` per family.
 
 Removing a head means dropping its slice of every tensor that has a head axis. Families differ only in which tensors
 those are and in how heads are laid along the axis, and both can be written down:
@@ -20,10 +20,10 @@ from typing import Any, Literal
 
 from oattn_hub.errors import SurgeryError
 
-# q: one slice a query head; k, v: one slice a key/value head; qkv: the three of one head side by side; h: a head's
+# q: one slice per query head; k, v: one slice per key/value head; qkv: the three of one head side by side; h: a head's
 # entry in a table of its own; woven: the first feature of every head, then the second of every head, ...
 Block = Literal["q", "k", "v", "qkv", "h", "woven"]
-# What an attribute that ``forward`` reads counts: query heads, key/value heads, queries a key/value head, features of
+# What an attribute that ``forward`` reads counts: query heads, key/value heads, queries per key/value head, features of
 # all query heads, features of all key/value heads
 Count = Literal["heads", "kv_heads", "group", "width", "kv_width"]
 # Things a cut module must do that no smaller tensor can express; each is a function in pruning/portable.py

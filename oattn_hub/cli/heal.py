@@ -34,18 +34,18 @@ def run(args: argparse.Namespace) -> int:
 
     out = console()
 
-    def told(look: Look) -> None:
+    def report(look: Look) -> None:
         out.print(f"step {look.step}, {look.seconds:.0f} s: loss {look.loss:.5f}", markup=False)
 
     names = ("data", "calibration", "minutes", "inputs", "tokens", "rate", "seed")
     options = {name: getattr(args, name) for name in names}
     pruned = open_pruned(args.pruned)
-    healed = heal(pruned, args.model, **options, lengths=parse_lengths(args.lengths), told=told)
+    healed = heal(pruned, args.model, **options, lengths=parse_lengths(args.lengths), report=report)
     healed.save_pretrained(args.out)
-    said = healed.plan.to_json()
+    plan = healed.plan.to_json()
     if args.json:
-        print_json({"plan": said, "out": str(args.out)})
+        print_json({"plan": plan, "out": str(args.out)})
         return 0
-    for line in (*cost_lines(said), weights_words(said), f"saved to {args.out}"):
+    for line in (*cost_lines(plan), weights_words(plan), f"saved to {args.out}"):
         out.print(line, markup=False, soft_wrap=True)
     return 0

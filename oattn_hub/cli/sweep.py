@@ -79,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
             workers=args.workers,
             retries=retries,
             progress=progress,
-            told=_tell,
+            report=_tell,
         )
     if args.json:
         print_json({"folder": str(result.folder), "models": [status.to_json() for status in result.statuses]})

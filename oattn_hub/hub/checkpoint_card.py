@@ -251,9 +251,9 @@ def _head_map(heads: list[list[int]], total: int, config: Mapping[str, Any], sto
         per_layer = total // layers
     if layers * per_layer != total:
         return ""
-    gone = {tuple(head) for head in heads}
+    removed = {tuple(head) for head in heads}
     width = len(str(layers - 1))
-    lines = ("".join("X" if (layer, head) in gone else "·" for head in range(per_layer)) for layer in range(layers))
+    lines = ("".join("X" if (layer, head) in removed else "·" for head in range(per_layer)) for layer in range(layers))
     return "\n".join(f"{layer:>{width}}  {line}" for layer, line in enumerate(lines))
 
 

@@ -100,23 +100,23 @@ def explain(error: BaseException, doing: str, repo_id: str, api: HfApi) -> Oattn
 
 def _explain_status(error: HfHubHTTPError, failed: str, api: HfApi) -> HubError:
     status = error.response.status_code
-    said = " ".join((error.server_message or f"HTTP {status}").split())
+    answer = " ".join((error.server_message or f"HTTP {status}").split())
     if status == 401:
-        return HubAuthError(f"{failed}: {said} {_who(api)}")
-    if status in (402, 413, 507) or "quota" in said.lower() or "storage limit" in said.lower():
-        return HubError(f"{failed}: the account's storage is full ({said}). Delete something or choose another owner.")
+        return HubAuthError(f"{failed}: {answer} {_who(api)}")
+    if status in (402, 413, 507) or "quota" in answer.lower() or "storage limit" in answer.lower():
+        return HubError(f"{failed}: the account's storage is full ({answer}). Delete something or name another owner.")
     if status == 403:
-        return HubAuthError(f"{failed}: {said}. The token may not write there; make one with the write right.")
+        return HubAuthError(f"{failed}: {answer}. The token may not write there; make one with the write right.")
     if status in (409, 412):
-        return HubConflict(f"{failed}: somebody else changed it meanwhile ({said}). Nothing was written; run again.")
+        return HubConflict(f"{failed}: somebody else changed it meanwhile ({answer}). Nothing was written; run again.")
     if status == 429:
         wait = error.response.headers.get("Retry-After")
         return HubUnavailable(
             f"{failed}: too many requests. Wait {f'{wait} s' if wait else 'some minutes'}, run again."
         )
     if status >= 500:
-        return HubUnavailable(f"{failed}: the Hub fails (HTTP {status}: {said}). Run the same command again later.")
-    return HubError(f"{failed}: the Hub answered HTTP {status}: {said}")
+        return HubUnavailable(f"{failed}: the Hub fails (HTTP {status}: {answer}). Run the same command again later.")
+    return HubError(f"{failed}: the Hub answered HTTP {status}: {answer}")
 
 
 def is_passing(error: BaseException) -> bool:

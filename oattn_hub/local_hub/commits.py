@@ -90,9 +90,9 @@ class _Change:
         for path in self.removed_files:
             if path not in present:
                 raise Fault(404, f"A file with this name doesn't exist: {path}", "EntryNotFound")
-        gone = {*self.removed_files}
+        erased = {*self.removed_files}
         folders = tuple(f"{folder.strip('/')}/" for folder in self.removed_folders)
-        kept = {p: entry for p, entry in present.items() if p not in gone and not (folders and p.startswith(folders))}
+        kept = {p: entry for p, entry in present.items() if p not in erased and not (folders and p.startswith(folders))}
         result = {**kept, **self.files}
         for path in result:
             if any(str(parent) in result for parent in PurePosixPath(path).parents):

@@ -179,10 +179,10 @@ class Compensator:
         """One solution a layer that loses heads, from sums that were taken before."""
         found = {}
         for site in self.sites:
-            gone = heads_of(site.layer, heads)
-            if not gone or site.turn or site.module_name not in moments:
+            removed = heads_of(site.layer, heads)
+            if not removed or site.turn or site.module_name not in moments:
                 continue
-            kept = places(site, set(range(site.n_heads)) - set(gone))
+            kept = places(site, set(range(site.n_heads)) - set(removed))
             solve = bias_only if self.kind == "bias" else partial(ridge, strength=self.strength)
             found[site.module_name] = solve(moments[site.module_name], matrix(site), kept, with_shift=self.shifts(site))
         return found

@@ -52,7 +52,7 @@ class Removal:
     """How one module's output projection changes when units of it go.
 
     Attributes:
-        weight: (features, width) the projection as it is now; zero for heads that are gone.
+        weight: (features, width) the projection as it is now; zero for heads that were removed.
         mean: (features,) the mean of the features, if a bias makes good for it.
         units: positions of the units that this module holds.
         patterns: for every unit its features U and (features, |U|) H^-1[:, U] (H^-1[U, U])^-1.
@@ -78,16 +78,16 @@ def removals(
     compensator: Compensator,
     moments: Mapping[str, Moments],
     units: Sequence[Unit],
-    gone: Collection[Head],
+    removed: Collection[Head],
     refits: Refits,
 ) -> dict[str, Removal]:
-    """For every module: its projection without the heads that are gone, and the patterns of its units."""
+    """For every module: its projection without the heads that were removed, and the patterns of its units."""
     found = {}
     for site in compensator.sites:
         own = [number for number, unit in enumerate(units) if any(layer == site.layer for layer, _ in unit)]
         if site.turn or site.module_name not in moments or not own:
             continue
-        lost = set(heads_of(site.layer, gone))
+        lost = set(heads_of(site.layer, removed))
         kept = torch.tensor(places(site, set(range(site.n_heads)) - lost), dtype=torch.long)
         old = matrix(site)
         weight = torch.zeros_like(old)
@@ -105,7 +105,7 @@ def _pattern(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     own = torch.tensor(places(site, heads_of(site.layer, unit)), dtype=torch.long)
     full = torch.zeros(matrix(site).shape[0], len(own), dtype=torch.float64)
-    if inverse is None or not bool(torch.isin(own, kept).all()):  # nothing is refitted, or the unit is gone already
+    if inverse is None or not bool(torch.isin(own, kept).all()):  # nothing is refitted, or the unit was removed already
         full[own, torch.arange(len(own))] = 1.0
         return own, full.float()
     where = torch.searchsorted(kept, own)
@@ -136,7 +136,7 @@ def fisher(
     metric: Metric,
     found: Mapping[str, Removal],
     n_units: int,
-    gone: Collection[Head],
+    removed: Collection[Head],
     refits: Refits,
     seed: int = 0,
 ) -> Values:
@@ -144,12 +144,12 @@ def fisher(
     loaded, sites, task, inputs = evaluator.loaded, evaluator.sites, evaluator.task, evaluator.inputs
     size = 1 if any(site.output_module is None for site in sites) else _STACK
     rows, start = [], 0
-    with refitted(sites, refits), masked_sites(loaded.model, sites, gone):
+    with refitted(sites, refits), masked_sites(loaded.model, sites, removed):
         for stack, count in stacks(loaded, inputs, size):
             seen: list[Projected] = []
             with torch.enable_grad(), watched_projections(loaded.model, sites, _keeper(seen)):
-                said = split(task.read(loaded, stack), count)
-            for scalar in task.samples(metric, said, inputs[start : start + count], seed + start):
+                outputs = split(task.read(loaded, stack), count)
+            for scalar in task.samples(metric, outputs, inputs[start : start + count], seed + start):
                 slopes = torch.autograd.grad(scalar, [one[2] for one in seen], retain_graph=True, allow_unused=True)
                 rows.append(_by_context(seen, slopes, found, n_units, count))
             start += count

@@ -55,7 +55,7 @@ def heal(
     lengths: Sequence[int] | None = None,
     rate: float = 3e-4,
     seed: int = 0,
-    told: Callable[[Look], None] = lambda _: None,
+    report: Callable[[Look], None] = lambda _: None,
 ) -> PrunedModel:
     """Train the output projections of a pruned model for a few minutes and measure what it costs now.
 
@@ -65,7 +65,7 @@ def heal(
         data, calibration, inputs, tokens, lengths, seed: as for a plan; trained on what a plan would be fitted to.
         minutes: how long at most.
         rate: the learning rate (Adam).
-        told: called after every look.
+        report: called after every look.
     """
     if not minutes > 0:
         raise InvalidInput(f"minutes is {minutes}; give a time above 0.")
@@ -78,7 +78,7 @@ def heal(
     weights = trained_parameters(teacher, student, pruned.plan.adapter)
     held_out = [batch for part in bench.roles.choice for batch in part]
     healer = _Healer(teacher, student, bench.task, weights, rate, seed)
-    looks = healer.run(bench.roles.fit, held_out, 60 * minutes, told)
+    looks = healer.run(bench.roles.fit, held_out, 60 * minutes, report)
     plan = replace(
         pruned.plan,
         cost=_cost(bench, student),
@@ -127,17 +127,17 @@ class _Healer:
         self.optimiser = torch.optim.Adam(weights.values(), lr=rate)
 
     def run(
-        self, train: CalibrationInputs, held_out: Sequence[Any], seconds: float, told: Callable[[Look], None]
+        self, train: CalibrationInputs, held_out: Sequence[Any], seconds: float, report: Callable[[Look], None]
     ) -> list[Look]:
         """Train until the time is over or nothing gets better; the best weights seen stay in the student."""
         start = time.perf_counter()
         looks = [Look(0, 0.0, self._loss(held_out))]
-        told(looks[0])
+        report(looks[0])
         best, kept = looks[0].loss, self._state()
         while time.perf_counter() - start < seconds and self._may_improve(looks):
             steps = self._steps(train, start + seconds)
             looks.append(Look(looks[-1].step + steps, time.perf_counter() - start, self._loss(held_out)))
-            told(looks[-1])
+            report(looks[-1])
             if looks[-1].loss < best:
                 best, kept = looks[-1].loss, self._state()
         with torch.no_grad():

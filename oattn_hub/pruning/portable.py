@@ -350,7 +350,7 @@ def _merge_masks(
         if merged.dim() == 3:  # (batch * head, query, key)
             merged = merged.unflatten(0, (query.shape[0], -1))
             if merged.shape[1] not in (1, query.shape[1]):
-                raise ValueError("A mask with one plane a head does not fit a module whose heads were cut.")
+                raise ValueError("A mask with one plane per head does not fit a module whose heads were cut.")
     if key_padding_mask is not None:
         padding = _additive(key_padding_mask, query)[:, None, None, :]
         merged = padding if merged is None else merged + padding

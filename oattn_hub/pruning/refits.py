@@ -68,8 +68,8 @@ def with_refits(
         return replace(plan, cost=None, compensation=None, refits=None)
     seen = calibration_inputs(loaded, inputs, batches=32, part=None if inputs is not None else "calibration")
     refits = Compensator(loaded, plan.adapter_of(loaded.model).sites, seen, kind).refits(plan.heads)
-    said = {"kind": kind, "layers": len(refits), "fitted_on": seen.description, "inputs": seen.fingerprint}
-    return replace(plan, cost=None, compensation=said, refits=refits)
+    compensation = {"kind": kind, "layers": len(refits), "fitted_on": seen.description, "inputs": seen.fingerprint}
+    return replace(plan, cost=None, compensation=compensation, refits=refits)
 
 
 def refitted_copy(

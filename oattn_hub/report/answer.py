@@ -97,9 +97,9 @@ class Answer:
     @cached_property
     def stay(self) -> tuple[Head, ...]:
         """Heads that surely cost more than the tolerance when they go alone, the costliest first."""
-        gone = set(self.removal.heads) if self.removal else set()
-        dear = [head for head in self.alone if self._interval(head)[0] > TOLERANCE and head not in gone]
-        return tuple(sorted(dear, key=lambda head: -self.alone[head]))
+        removed = set(self.removal.heads) if self.removal else set()
+        costly = [head for head in self.alone if self._interval(head)[0] > TOLERANCE and head not in removed]
+        return tuple(sorted(costly, key=lambda head: -self.alone[head]))
 
     @cached_property
     def unclear(self) -> tuple[Head, ...]:

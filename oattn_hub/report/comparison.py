@@ -47,7 +47,7 @@ class GroupComparison:
     """One group of ``a`` beside one group of ``b``.
 
     Args:
-        network_a, network_b: network entropies, one a batch.
+        network_a, network_b: network entropies, one per batch.
         depth_a, depth_b: mean head entropy of each quarter of the layers, first to last.
         geometry_distance: between the head geometries (see the module), mean over pairs of a batch of ``a`` and one of
             ``b``; geometry_noise: mean over pairs of batches of one report, the larger of the two reports' (None with

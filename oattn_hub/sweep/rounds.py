@@ -38,7 +38,7 @@ def run_sweep(
     workers: int | None = None,
     retries: int = 2,
     progress: Progress = silent,
-    told: Callable[[Status], None] = lambda status: None,
+    report: Callable[[Status], None] = lambda status: None,
 ) -> SweepResult:
     """Analyse every model of a list that is not analysed yet.
 
@@ -50,7 +50,7 @@ def run_sweep(
         workers: How many models at once; None: half the cores (local), what Ray finds (ray).
         retries: How often a model that failed, but may not fail again, is tried once more at the end.
         progress: Told how many models are done.
-        told: Called with the status of every model that ends.
+        report: Called with the status of every model that ends.
     """
     options = options or Options()
     jobs, folder = read_models(models), SweepFolder(out)
@@ -65,7 +65,7 @@ def run_sweep(
             done += status.state == "done"
             if status.state == "failed" and status.again:
                 again.append(job)
-            told(status)
+            report(status)
             progress("models", done, len(jobs))
         waiting = again
     return summarize(folder, jobs)

@@ -41,7 +41,7 @@ def test_healing_lowers_the_loss(llama: Any, tmp_path: Path) -> None:
     before = {name: value.clone() for name, value in pruned.model.state_dict().items()}
     looks: list[Look] = []
     options = {"data": batches(60), "minutes": 0.1, "rate": 3e-3, "inputs": None}
-    healed = pruned.heal(llama, **options, told=looks.append)
+    healed = pruned.heal(llama, **options, report=looks.append)
     assert min(look.loss for look in looks) < 0.9 * looks[0].loss
     said = healed.plan.healing
     assert said is not None
