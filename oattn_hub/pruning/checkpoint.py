@@ -135,11 +135,12 @@ class _Writer:
         return [name for name, state in _file_states(self.folder).items() if self._before.get(name) != state]
 
     def verify(self) -> None:
-        """Load the folder again; a folder that does not prove itself loses its manifest."""
+        """Load the folder again; a folder that does not prove itself is no model any more."""
         try:
             found = self._proof()
         except Exception:
-            (self.folder / MANIFEST).unlink(missing_ok=True)
+            for name in (MANIFEST, "config.json"):
+                (self.folder / name).unlink(missing_ok=True)
             raise
         self.manifest["verified"] = found
         write_sealed(self.folder / MANIFEST, self.manifest)

@@ -19,6 +19,7 @@ import torch
 from oattn_hub.models.aligned import align_weights
 from oattn_hub.pruning import portable
 
+WRITTEN_TYPE = "pruned_"
 _CONFIG_CLASS = '''
 
 class {name}(_{name}):
@@ -127,7 +128,7 @@ def transformers_source(model: Any) -> str:
 
 def written_type(model: Any) -> str:
     """The model type that a pruned checkpoint has on disk."""
-    return f"pruned_{model.config.model_type}"
+    return f"{WRITTEN_TYPE}{model.config.model_type}"
 
 
 def auto_map(model: Any, module: str) -> dict[str, str]:

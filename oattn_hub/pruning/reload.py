@@ -14,6 +14,7 @@ from oattn_hub.files.documents import SEAL
 from oattn_hub.models.aligned import align_weights
 from oattn_hub.models.timm_models import timm_arguments
 from oattn_hub.pruning import portable
+from oattn_hub.pruning.modeling_file import WRITTEN_TYPE
 from oattn_hub.pruning.pruned import PRUNING_KEY
 from oattn_hub.pruning.sites import head_sites, heads_of
 
@@ -25,7 +26,8 @@ def load_pruned(folder: str | Path, model: nn.Module | None = None) -> nn.Module
     """Load a pruned checkpoint from a local folder, in eval mode. Runs no code from the folder.
 
     A missing, unexpected, misshapen or non-finite weight, a changed file, or a plan that does not agree with the cuts
-    and the weights raises FormatError.
+    and the weights raises FormatError. A pruned model that was trained on and saved by transformers has no plan and no
+    hashes; its weights are checked as strictly.
 
     Args:
         folder: what ``save_pretrained`` wrote.
@@ -34,12 +36,12 @@ def load_pruned(folder: str | Path, model: nn.Module | None = None) -> nn.Module
     where = Path(folder)
     if not where.is_dir():
         raise LoadError(f"{where} is not a folder. Give the folder that save_pretrained wrote.")
-    manifest = read_manifest(where)
+    manifest = _saved_by_transformers(where) or read_manifest(where)
     config = read_json(where / "config.json")
     cuts = config.get(PRUNING_KEY) or manifest.get("cuts")  # the masked variant has none
     try:
         if cuts is not None:
-            portable.check_cuts(cuts, manifest["plan"]["heads"])
+            portable.check_cuts(cuts, manifest["plan"]["heads"] if manifest["plan"] else None)
         if manifest["library"] == "transformers" and model is None:
             loaded = _load_transformers(where, manifest)
         else:
@@ -48,6 +50,18 @@ def load_pruned(folder: str | Path, model: nn.Module | None = None) -> nn.Module
         raise FormatError(f"{where}: {error}") from error
     check_silence(where, manifest, loaded)
     return align_weights(loaded.eval())
+
+
+def _saved_by_transformers(folder: Path) -> dict[str, Any] | None:
+    """What is known of a pruned model that was trained on and saved by transformers, which writes no manifest."""
+    if (folder / MANIFEST).is_file() or not (folder / "config.json").is_file() or not any(folder.glob("*.safetensors")):
+        return None
+    config = read_json(folder / "config.json")
+    if PRUNING_KEY not in config or not config.get("architectures"):
+        return None
+    model_type = str(config.get("model_type", "")).removeprefix(WRITTEN_TYPE)
+    named = {"library": "transformers", "class": config["architectures"][0], "model_type": model_type}
+    return {**named, "variant": "cut", "plan": None}
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:

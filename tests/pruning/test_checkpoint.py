@@ -118,6 +118,25 @@ def test_an_incomplete_checkpoint_is_refused(tmp_path: Path) -> None:
         load_pruned(tmp_path / "nowhere")
 
 
+def test_a_model_that_was_trained_on(tmp_path: Path, same_weights: Any) -> None:
+    """transformers saves it without a manifest: our loader takes it all the same, and is as strict."""
+    from safetensors.torch import load_file, save_file
+
+    pruned_masked_lm(tmp_path / "pruned")
+    model = load_model(tmp_path / "pruned").model
+    with torch.no_grad():
+        model.cls.predictions.bias.add_(1)
+    model.save_pretrained(tmp_path / "trained")
+    assert same_weights(load_model(tmp_path / "trained").model, model)
+    assert same_weights(load_pruned(tmp_path / "trained"), model)
+    weights = tmp_path / "trained/model.safetensors"
+    state = load_file(weights)
+    state.pop("cls.predictions.bias")
+    save_file(state, weights, {"format": "pt"})
+    with pytest.raises(FormatError, match=r"lacks cls\.predictions\.bias"):
+        load_pruned(tmp_path / "trained")
+
+
 def test_manifest_says_what_was_done(tmp_path: Path) -> None:
     pruned = pruned_masked_lm(tmp_path)
     manifest = read_manifest(tmp_path)

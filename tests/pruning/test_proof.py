@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from oattn_hub.errors import InvalidInput, SurgeryError
+from oattn_hub.errors import InvalidInput, OattnError, SurgeryError
 from oattn_hub.hub.checkpoint_card import checkpoint_readme
 from oattn_hub.hub.tasks import task_of_class
 from oattn_hub.models.load import load_model
@@ -64,6 +64,8 @@ def test_outputs_that_differ_are_noticed(tmp_path: Path, monkeypatch: pytest.Mon
     with pytest.raises(SurgeryError, match="logits differs by"):
         prune(llama(), [(0, 1)]).save_pretrained(tmp_path)
     assert not (tmp_path / "oattn_pruned.json").exists()
+    with pytest.raises(OattnError, match="no complete pruned checkpoint"):
+        load_pruned(tmp_path)
 
 
 def test_other_weights_are_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
