@@ -31,6 +31,7 @@ from oattn_hub.pruning.modeling_file import auto_map, timm_source, transformers_
 from oattn_hub.pruning.proof import prove
 from oattn_hub.pruning.pruned import PRUNING_KEY, PrunedModel
 from oattn_hub.pruning.reload import MANIFEST, WEIGHTS, fresh_timm
+from oattn_hub.pruning.served import served_classes
 from oattn_hub.pruning.stock import stock_model
 from oattn_hub.pruning.surgery import CutList
 
@@ -182,9 +183,9 @@ class _Writer:
         if self.manifest["variant"] == "masked":
             return
         config = read_json(self.folder / "config.json")
-        mapping = auto_map(model, MODELING.removesuffix(".py"))
-        if mapping:
-            write_text(self.folder / MODELING, transformers_source(model))
+        if classes := served_classes(model):
+            write_text(self.folder / MODELING, transformers_source(model, classes))
+            mapping = auto_map(model, MODELING.removesuffix(".py"), classes)
             config |= {"auto_map": mapping, "model_type": written_type(model)}
         write_json(self.folder / "config.json", {**config, PRUNING_KEY: cuts})
 

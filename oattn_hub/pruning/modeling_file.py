@@ -8,16 +8,14 @@ so that its error names ``trust_remote_code`` instead of the sizes of tensors.
 
 from __future__ import annotations
 
-import copy
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from oattn_hub.models.aligned import align_weights
 from oattn_hub.pruning import portable
+from oattn_hub.pruning.served import Served, auto_classes
 
 WRITTEN_TYPE = "pruned_"
 _CONFIG_CLASS = '''
@@ -64,7 +62,8 @@ class {name}(_{name}):
         options = {{"output_loading_info": True, "ignore_mismatched_sizes": True}}
         model, info = super().from_pretrained(place, *args, **options, **kwargs)
         check_cuts(model.config.oattn_pruning, planned_heads(find_manifest(place, kwargs)))
-        check_keys(info, own={prefix!r}, may_lack={may_lack!r}, resized=ignore_mismatched_sizes)
+        expected = {{}} if model.config.architectures == [cls.__name__] else {expected!r}
+        check_keys(info, **expected, resized=ignore_mismatched_sizes)
         check_values(align_weights(model))
         return (model, info) if output_loading_info else model
 '''
@@ -111,18 +110,18 @@ def timm_source() -> str:
     return _engine() + _TIMM_LOADER
 
 
-def transformers_source(model: Any) -> str:
-    """The text of the file for a transformers model: its config, its class, and its base model's."""
-    config, classes = type(model.config), _classes(model)
-    imports = sorted(_import(cls) for cls in {config, *(cls for cls, _ in classes)})
+def transformers_source(model: Any, classes: Sequence[Served]) -> str:
+    """The text of the file for a transformers model: its config, and every class that loads it."""
+    config = type(model.config)
+    imports = sorted(_import(cls) for cls in {config, *(served.cls for served in classes)})
     head = "import torch\nfrom torch import nn\n"
     parts = [_engine().replace(head, head + "".join(imports), 1)]
     parts.append(_MANIFEST_FINDER)
     parts.append(_CONFIG_CLASS.format(name=config.__name__, written=written_type(model)))
-    for cls, prefix in classes:
+    for served in classes:
         # A task class may keep its base model under another name than the base model's class knows.
-        names = {"name": cls.__name__, "prefix": prefix, "base_prefix": model.base_model_prefix}
-        parts.append(_MODEL_CLASS.format(**names, may_lack=_may_lack(model, prefix)))
+        names = {"name": served.cls.__name__, "prefix": served.prefix, "base_prefix": model.base_model_prefix}
+        parts.append(_MODEL_CLASS.format(**names, expected=served.expected))
     return "".join(parts)
 
 
@@ -131,14 +130,12 @@ def written_type(model: Any) -> str:
     return f"{WRITTEN_TYPE}{model.config.model_type}"
 
 
-def auto_map(model: Any, module: str) -> dict[str, str]:
-    """Auto class -> class in the modeling file; empty for a model that is not transformers' own."""
-    if not type(model).__module__.startswith("transformers."):
-        return {}
-    names = [cls.__name__ for cls, _ in _classes(model)]
+def auto_map(model: Any, module: str, classes: Sequence[Served]) -> dict[str, str]:
+    """Auto class -> class in the modeling file."""
+    names = [served.cls.__name__ for served in classes]
     found: dict[str, str] = {}
     for name in names:
-        for auto, served in _served(model.config.model_type):
+        for auto, served in auto_classes(model.config.model_type):
             if name in served:
                 found.setdefault(auto, f"{module}.{name}")
     if f"{module}.{names[0]}" not in found.values():  # a class that no Auto class lists
@@ -146,46 +143,8 @@ def auto_map(model: Any, module: str) -> dict[str, str]:
     return {"AutoConfig": f"{module}.{type(model.config).__name__}", **found}
 
 
-def _served(model_type: str) -> Iterator[tuple[str, Sequence[str]]]:
-    """Auto class and the names of the classes it loads for a model type."""
-    import transformers
-
-    for auto in dir(transformers):
-        if auto.startswith("AutoModel"):  # AutoBackbone reads no local folders
-            mapping = getattr(getattr(transformers, auto, None), "_model_mapping", None)
-            served = mapping._model_mapping.get(model_type) if mapping is not None else None
-            if served is not None:
-                yield auto, [served] if isinstance(served, str) else served
-
-
 def _import(cls: type) -> str:
     import transformers
 
     place = "transformers" if getattr(transformers, cls.__name__, None) is cls else cls.__module__
     return f"from {place} import {cls.__name__} as _{cls.__name__}\n"
-
-
-def _classes(model: Any) -> list[tuple[type, str]]:
-    """The model's class and its base model's, each with the prefix that its paths lack."""
-    classes = [(type(model), "")]
-    prefix = getattr(model, "base_model_prefix", "")
-    base = getattr(model, prefix, None) if prefix else None
-    if hasattr(base, "from_pretrained") and type(base).__name__ != type(model).__name__:
-        classes.append((type(base), f"{prefix}."))
-    return classes
-
-
-def _may_lack(model: Any, prefix: str) -> list[str]:
-    """Weights of the base model's class that the base model inside ``model`` was built without (BERT's pooler).
-
-    And those that the class of ``model`` never saves, because they are computed (Marian's positions).
-    """
-    if not prefix:
-        return []
-    inner = model.get_submodule(prefix.removesuffix("."))
-    config = copy.copy(inner.config)
-    config.dtype = inner.dtype  # saving leaves a string there, which some classes cannot build from
-    with torch.device("meta"):
-        alone = type(inner)(config)
-    computed = {key.removeprefix(prefix) for key in model._keys_to_ignore_on_save or () if key.startswith(prefix)}
-    return sorted(set(alone.state_dict()) - set(inner.state_dict()) | computed)

@@ -35,8 +35,10 @@ def apply_cuts(model: nn.Module, cuts: dict[str, Any], prefix: str = "") -> nn.M
     if cuts.get("version") not in (1, 2):
         raise ValueError(f"The list of cuts has version {cuts.get('version')!r}; this file reads versions 1 and 2.")
 
+    home = _home(model, cuts, prefix)
+
     def find(path: str) -> Any:
-        return model.get_submodule(path.removeprefix(prefix))
+        return home.get_submodule(path.removeprefix(prefix))
 
     done: _Done = {}
     for cut in cuts["keep"]:
@@ -58,6 +60,24 @@ def apply_cuts(model: nn.Module, cuts: dict[str, Any], prefix: str = "") -> nn.M
     for change in cuts["behave"]:
         BEHAVIOURS[change["behaviour"]](find(change["module"]), **change["arguments"])
     return model
+
+
+def _home(model: Any, cuts: dict[str, Any], prefix: str) -> nn.Module:
+    """Where the paths of the cuts begin: at the model, or at its base model if they were made on one without a head."""
+    base = getattr(model, getattr(model, "base_model_prefix", "") or "-", None)
+    for cut in cuts["keep"][:1]:
+        path = cut["tensor"].removeprefix(prefix)
+        if isinstance(base, nn.Module) and not _leads_somewhere(model, path) and _leads_somewhere(base, path):
+            return base
+    found: nn.Module = model
+    return found
+
+
+def _leads_somewhere(model: nn.Module, path: str) -> bool:
+    try:
+        return hasattr(model.get_submodule(path.rpartition(".")[0]), path.rpartition(".")[2])
+    except AttributeError:
+        return False
 
 
 def add_bias(module: Any) -> None:
@@ -399,17 +419,26 @@ def planned_heads(manifest: Any) -> list[list[int]] | None:
     return heads
 
 
-def check_keys(info: dict[str, Any], own: str = "", may_lack: Collection[str] = (), resized: bool = False) -> None:
+def check_keys(
+    info: dict[str, Any],
+    own: str = "",
+    base: str = "",
+    may_lack: Collection[str] = (),
+    spare: Collection[str] = (),
+    resized: bool = False,
+) -> None:
     """Refuse what transformers would only warn of: weights that are missing, left over, or of another shape.
 
     Args:
         info: what ``from_pretrained(output_loading_info=True)`` says.
-        own: only keys that begin so belong to the model that is loaded (a base model of a model with a head).
+        own: only keys of the checkpoint that begin so belong to the model that is loaded (the base of one with a head).
+        base: only keys of the model that begin so must be in the checkpoint (a new head is not).
         may_lack: weights that the saved model did not have.
+        spare: weights that the saved model had, and this one has no use for.
         resized: the user asked for weights of other shapes (``ignore_mismatched_sizes``: another number of classes).
     """
-    missing = sorted(set(info["missing_keys"]) - set(may_lack))
-    extra = sorted(key for key in info["unexpected_keys"] if key.startswith(own))
+    missing = sorted(key for key in {*info["missing_keys"]} - {*may_lack} if key.startswith(base))
+    extra = sorted(key for key in {*info["unexpected_keys"]} - {*spare} if key.startswith(own))
     wrong = [] if resized else sorted(str(entry[0]) for entry in info["mismatched_keys"])
     for keys, what in ((missing, "lacks"), (extra, "has a weight too many:"), (wrong, "has another shape of")):
         if keys:

@@ -68,3 +68,48 @@ def test_named_classes(name: str, classes: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", OTHERS)
 def test_other_classes(name: str, classes: Any, tmp_path: Path) -> None:
     reloads(name, classes, tmp_path / name)
+
+
+# A checkpoint of the first class becomes a model for another task, with a new head.
+TASKS = [
+    ("BertModel", "AutoModelForSequenceClassification"),
+    ("BertForMaskedLM", "AutoModelForTokenClassification"),
+    ("LlamaForCausalLM", "AutoModelForSequenceClassification"),
+    ("ViTModel", "AutoModelForImageClassification"),
+    ("Wav2Vec2Model", "AutoModelForCTC"),
+]
+
+
+@pytest.mark.parametrize(("name", "auto"), TASKS)
+def test_a_pruned_model_gets_a_new_head(name: str, auto: str, classes: Any, tmp_path: Path) -> None:
+    import transformers
+
+    model = classes.tiny(name)
+    pruned = pruned_of(model, classes.call(model))
+    base = getattr(pruned.model, pruned.model.base_model_prefix, pruned.model)
+    folder = pruned.save_pretrained(tmp_path / name, verify=False)
+    tuned = getattr(transformers, auto).from_pretrained(folder, trust_remote_code=True)
+    of_base = getattr(tuned, tuned.base_model_prefix).state_dict()
+    shared = of_base.keys() & base.state_dict().keys()
+    assert len(shared) >= len(of_base) - 2  # BERT's pooler may be new
+    assert all(torch.equal(of_base[key], base.state_dict()[key]) for key in shared)
+    tuned.save_pretrained(tmp_path / f"{name}_tuned")
+    for again in (
+        getattr(transformers, auto).from_pretrained(tmp_path / f"{name}_tuned", trust_remote_code=True),
+        load_pruned(tmp_path / f"{name}_tuned"),
+    ):
+        assert type(again).__name__ == type(tuned).__name__
+        assert all(torch.equal(again.state_dict()[key], value) for key, value in tuned.state_dict().items())
+
+
+def test_a_new_head_forgives_no_missing_weight_of_the_base(classes: Any, tmp_path: Path) -> None:
+    import transformers
+    from safetensors.torch import load_file, save_file
+
+    model = classes.tiny("BertModel")
+    folder = pruned_of(model, classes.call(model)).save_pretrained(tmp_path / "lacking", verify=False)
+    state = load_file(folder / "model.safetensors")
+    state.pop("encoder.layer.1.attention.self.query.weight")
+    save_file(state, folder / "model.safetensors", {"format": "pt"})
+    with pytest.raises(ValueError, match=r"lacks bert\.encoder\.layer\.1\.attention\.self\.query"):
+        transformers.AutoModelForSequenceClassification.from_pretrained(folder, trust_remote_code=True)

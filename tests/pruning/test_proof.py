@@ -49,7 +49,7 @@ def test_a_checkpoint_is_loaded_in_a_process_without_us(tmp_path: Path) -> None:
 
 @pytest.mark.fresh_process
 def test_a_file_that_does_not_load_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("oattn_hub.pruning.checkpoint.transformers_source", lambda model: "1 / 0")
+    monkeypatch.setattr("oattn_hub.pruning.checkpoint.transformers_source", lambda *_: "1 / 0")
     with pytest.raises(SurgeryError, match="ZeroDivisionError"):
         prune(llama(), [(0, 1)]).save_pretrained(tmp_path)
     assert not (tmp_path / "oattn_pruned.json").exists()

@@ -1,0 +1,99 @@
+"""Which classes load a pruned checkpoint: its own, its base model's, and the other task classes of its family.
+
+A pruned base model is there to be trained on for a task: ``AutoModelForSequenceClassification`` puts a new head on it,
+as it does on the original.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from oattn_hub.pruning.portable import apply_cuts
+from oattn_hub.pruning.pruned import PRUNING_KEY
+
+
+@dataclass(frozen=True)
+class Served:
+    """A class that loads the checkpoint.
+
+    Attributes:
+        cls: transformers' own class.
+        prefix: what the paths of cuts begin with that this class lacks.
+        expected: arguments of ``portable.check_keys`` where another class than this one was saved.
+    """
+
+    cls: type
+    prefix: str = ""
+    expected: dict[str, Any] = field(default_factory=dict)
+
+
+def served_classes(model: Any) -> list[Served]:
+    """The model's own class first; none for a model that is not transformers' own."""
+    if not type(model).__module__.startswith("transformers."):
+        return []
+    name = model.base_model_prefix
+    base = getattr(model, name, None) if name else None
+    if not hasattr(base, "from_pretrained") or type(base).__name__ == type(model).__name__:
+        own = Served(type(model), expected={"own": f"{name}."} if name else {})
+        return [own, *_tasks(model, model, prefix="")]
+    prefix = f"{name}."
+    lacking = {"own": prefix, "may_lack": sorted(_lacking(model, base, prefix))}
+    return [Served(type(model)), Served(type(base), prefix, lacking), *_tasks(model, base, prefix)]
+
+
+def auto_classes(model_type: str) -> Iterator[tuple[str, Sequence[str]]]:
+    """Auto class and the names of the classes it loads for a model type."""
+    import transformers
+
+    for auto in dir(transformers):
+        if auto.startswith("AutoModel"):  # AutoBackbone reads no local folders
+            mapping = getattr(getattr(transformers, auto, None), "_model_mapping", None)
+            served = mapping._model_mapping.get(model_type) if mapping is not None else None
+            if served is not None:
+                yield auto, [served] if isinstance(served, str) else served
+
+
+def _lacking(model: Any, base: Any, prefix: str) -> set[str]:
+    """Weights of the base model's class that the base model inside ``model`` was built without (BERT's pooler).
+
+    And those that the class of ``model`` never saves, because they are computed (Marian's positions).
+    """
+    computed = {key.removeprefix(prefix) for key in model._keys_to_ignore_on_save or () if key.startswith(prefix)}
+    return set(_outline(type(base), base).state_dict()) - set(base.state_dict()) | computed
+
+
+def _tasks(model: Any, base: Any, prefix: str) -> Iterator[Served]:
+    """Task classes with the same base model under the same name, on which the cuts can be made."""
+    import transformers
+
+    name, has = model.base_model_prefix, set(base.state_dict())
+    known = {served for _, names in auto_classes(model.config.model_type) for served in names}
+    for cls in (getattr(transformers, other, None) for other in sorted(known)):
+        if cls in (None, type(model), type(base)) or getattr(cls, "base_model_prefix", None) != name:
+            continue
+        try:
+            task = _outline(cls, model)
+            inner = getattr(task, name)
+            wanted = set(inner.state_dict())
+            apply_cuts(task, getattr(model.config, PRUNING_KEY))
+        except Exception:  # whatever a class says to a config of another task
+            continue
+        if type(inner) is type(base):
+            lacking = {"may_lack": sorted(f"{name}.{key}" for key in wanted - has)}
+            spare = {"spare": sorted(f"{prefix}{key}" for key in has - wanted)}
+            yield Served(cls, expected={"own": prefix, "base": f"{name}.", **lacking, **spare})
+
+
+def _outline(cls: Any, like: Any) -> nn.Module:
+    """A model without weights."""
+    config = copy.deepcopy(like.config)
+    config.dtype = like.dtype  # saving leaves a string there, which some classes cannot build from
+    with torch.device("meta"):
+        found: nn.Module = cls(config)
+    return found
