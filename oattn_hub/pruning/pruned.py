@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from oattn_hub.adapters import AttentionSite, adapt
+from oattn_hub.adapters import adapt
 from oattn_hub.attention import MemoryStore
 from oattn_hub.errors import InvalidInput, OattnError, SurgeryError
 from oattn_hub.files import folder_lock, storage_errors
