@@ -20,6 +20,7 @@ from oattn_hub.analysis.samples import room, sample_of, with_samples
 from oattn_hub.attention.store import KINDS, AttentionStore
 from oattn_hub.errors import InvalidInput
 from oattn_hub.geometry import Questionnaire
+from oattn_hub.lazy import require
 from oattn_hub.progress import Progress, automatic
 from oattn_hub.records import Provenance, Settings
 from oattn_hub.report import GroupResult, Report
@@ -136,6 +137,7 @@ class Analyzer:
             loading: Passed to ``load_model``: ``tokenizer`` or ``processor`` for a model that comes without,
                 ``revision``, ``token``, ``gguf_file``, ``trust_remote_code`` …
         """
+        require("numba", what="Organising heads")  # before a model is loaded and captured
         _check_count("batches", batches, least=1)
         _check_count("tokens", tokens, least=2)
         if out is not None and Path(out).is_file():

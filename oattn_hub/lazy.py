@@ -1,11 +1,16 @@
-"""Public names that are imported when they are first used, so that importing a package stays cheap."""
+"""What is imported when it is first used: public names, so that importing stays cheap, and packages of an extra."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
+
+from oattn_hub.errors import MissingDependency
+
+ANALYSIS = ("numba", "matplotlib")  # the extra [analysis]; capturing, publishing and downloading do without
 
 
 def lazy_exports(package: str, exports: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
@@ -27,3 +32,13 @@ def lazy_exports(package: str, exports: Mapping[str, str]) -> tuple[Callable[[st
         return sorted({*vars(sys.modules[package]), *exports})
 
     return get, names
+
+
+def require(*packages: str, what: str) -> None:
+    """Refuse early, in one sentence, what needs packages of the extra ``[analysis]`` that are not installed."""
+    missing = [name for name in packages if find_spec(name) is None]
+    if missing:
+        raise MissingDependency(
+            f"{what} needs {' and '.join(missing)}, not installed here: pip install 'oattn_hub[analysis]'. "
+            "Capturing alone works without."
+        )

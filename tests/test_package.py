@@ -29,6 +29,52 @@ def test_starting_loads_no_heavy_library(code: str) -> None:
     assert not _modules_after(code) & set(HEAVY)
 
 
+_BLOCKED = """
+import sys
+sys.modules.update(numba=None, matplotlib=None)
+import torch, numpy as np
+import oattn_hub as oh
+from transformers import BertConfig, BertModel
+from oattn_hub.cli import main
+bert = BertModel(BertConfig(hidden_size=32, num_hidden_layers=1, num_attention_heads=4, intermediate_size=32)).eval()
+with oh.capture(bert, kinds=("probs",), store="store") as store:
+    bert(torch.arange(100, 110)[None])
+print(store.tensor(batch=0, kind="probs").shape)
+plan = oh.PruningPlan.from_heads(bert, [(0, 1)])
+pruned = plan.apply(bert, inputs=[{"input_ids": torch.arange(100, 110)[None]}], measure=False)
+pruned.push_to_hub("me/small", verify=False, dry_run="dry")
+print(type(oh.from_pretrained("dry")).__name__)
+for refused in (lambda: oh.analyze(bert), lambda: oh.Analyzer().organise(np.random.rand(6, 6, 4))):
+    try:
+        refused()
+    except oh.OattnError as error:
+        print(isinstance(error, ImportError), error)
+sys.exit(main(["analyze", "some/model"]))
+"""
+
+
+def test_capturing_needs_neither_numba_nor_matplotlib(tmp_path: Path) -> None:
+    """As on a machine where only the package itself was installed, without the extra [analysis]."""
+    command = [sys.executable, "-c", _BLOCKED]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.stdout.startswith("(10, 10, 4)\nBertModel\n"), done.stderr[-2000:]
+    sentence = "Organising heads needs numba, not installed here: pip install 'oattn_hub[analysis]'."
+    refused = done.stdout.splitlines()[2:]
+    assert all(line.startswith(f"True {sentence}") for line in refused), refused
+    assert len(refused) == 2
+    assert done.returncode == 1
+    assert "oattn: oattn analyze needs numba and matplotlib, not installed here" in done.stderr
+
+
+def test_the_extra_holds_what_the_package_itself_does_not() -> None:
+    from oattn_hub.lazy import ANALYSIS
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extra = {requirement.split(">")[0] for requirement in project["optional-dependencies"]["analysis"]}
+    assert extra == set(ANALYSIS)
+    assert not any(requirement.startswith(ANALYSIS) for requirement in project["dependencies"])
+
+
 def test_every_public_name_exists_and_is_listed() -> None:
     names = [name for name in oh.__all__ if name != "__version__"]
     assert names == sorted(names, key=str.lower) or names == sorted(names)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from oattn_hub.cli import checks
 from oattn_hub.cli.loading import add_loading_arguments, loading_options
 from oattn_hub.cli.terminal import add_json_flag, console, next_commands, print_json, progress_bar
+from oattn_hub.lazy import ANALYSIS, require
 
 if TYPE_CHECKING:
     from oattn_hub.report import Report
@@ -36,6 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def check(args: argparse.Namespace) -> None:
     """Refuse what cannot work."""
+    require(*ANALYSIS, what="oattn analyze")
     checks.model(args.model)
     checks.data(args.data)
     checks.count(args.batches, "--batches")

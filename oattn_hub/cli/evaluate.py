@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from oattn_hub.cli import checks
 from oattn_hub.cli.loading import add_permission_arguments, loading_options
 from oattn_hub.cli.terminal import add_json_flag, console, next_commands, print_json, progress_bar
+from oattn_hub.lazy import require
 
 if TYPE_CHECKING:
     from oattn_hub.report import Report
@@ -83,6 +84,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _draw(section: EvaluationSection, path: Path) -> Path:
+    require("matplotlib", what="Drawing the curves")
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7, 4), layout="constrained")

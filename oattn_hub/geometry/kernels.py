@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from oattn_hub.lazy import require
+
 Floats = NDArray[np.floating[Any]]
 Doubles = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -21,6 +23,7 @@ Ints = NDArray[np.int64]
 @cache
 def compiled(function: Callable[..., None]) -> Callable[..., None]:
     """The machine code of a kernel, kept on disk where there is a place for it."""
+    require("numba", what="Organising heads")
     import numba
 
     # sums may be reordered (that is what makes them vector code); NaN keeps its meaning

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from oattn_hub.files import write_text
+from oattn_hub.lazy import require
 from oattn_hub.report import findings as words
 from oattn_hub.report.answer import GO, STAY, TOLERANCE, UNSURE, Answer, answer
 from oattn_hub.report.contexts import LINEAR_CODES, Context, Sample, code_values
@@ -301,6 +302,7 @@ def _pack(array: Array) -> dict[str, Any]:
 
 def _scale(name: str) -> list[list[int]]:
     """A matplotlib colour map as red, green and blue at equal steps, so that page and figures have the same colours."""
+    require("matplotlib", what="A page")
     import matplotlib as mpl
 
     return [[round(255 * part) for part in mpl.colormaps[name](step / 16)[:3]] for step in range(17)]

@@ -16,6 +16,7 @@ import numpy as np
 
 from oattn_hub.errors import InvalidInput
 from oattn_hub.files import atomic_path, safe_name
+from oattn_hub.lazy import require
 from oattn_hub.report import figures
 from oattn_hub.report.answer import Answer, answer
 from oattn_hub.report.group import GroupResult
@@ -103,6 +104,7 @@ class ReportPlots:
         return self._draw(ax, (5, 4.4), figures.draw_attention, group, layer, head, organised, kind)
 
     def _draw(self, ax: Axes | None, size: tuple[float, float], draw: Drawing, *args: Any, three: bool = False) -> Axes:
+        require("matplotlib", what="Drawing figures")
         import matplotlib
         import matplotlib.pyplot as plt
 
@@ -147,6 +149,7 @@ def save_figures(report: Report, folder: Path, dark: bool = False) -> list[Path]
 
 def render(planned: PlannedFigure, dark: bool = False) -> bytes:
     """The PNG of one figure; equal figures give equal bytes."""
+    require("matplotlib", what="Drawing figures")
     from matplotlib.figure import Figure
 
     with figure_style(dark) as theme:

@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from oattn_hub.lazy import require
+
 ENTROPY_MAP = "viridis"
 COST_MAP = "YlOrRd"
 LAYER_MAP = "plasma"
@@ -32,6 +34,7 @@ DARK = Theme(background="#0d1117", text="#e6edf3", faint="#3d444d", missing="#26
 @contextmanager
 def figure_style(dark: bool = False) -> Iterator[Theme]:
     """Draw inside this block to get the project's look; nothing stays set afterwards."""
+    require("matplotlib", what="Drawing figures")
     import matplotlib as mpl
 
     theme = DARK if dark else LIGHT

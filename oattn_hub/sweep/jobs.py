@@ -38,7 +38,7 @@ class HfJobs:
     """
 
     namespace: str
-    package: str = "oattn_hub"
+    package: str = "oattn_hub[analysis]"
     flavor: str = "cpu-upgrade"
     timeout: str = "2h"
     private: bool = False
