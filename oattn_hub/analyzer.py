@@ -17,6 +17,7 @@ from oattn_hub.analysis.axes import keep_contexts, read_contexts
 from oattn_hub.analysis.cache import NOT_IN_NUMBERS, OBJECTS, Request, Run
 from oattn_hub.analysis.measure import BatchMeasurement, check_finite, join_batches, measure_batch
 from oattn_hub.analysis.samples import room, sample_of, with_samples
+from oattn_hub.attention.pooling import PooledStore
 from oattn_hub.attention.store import KINDS, AttentionStore
 from oattn_hub.errors import InvalidInput
 from oattn_hub.geometry import Questionnaire
@@ -185,6 +186,7 @@ class Analyzer:
             run: Where finished batches are kept and found again; None keeps them in memory only.
         """
         _check_kinds(store, self.kinds)
+        store = PooledStore(store)
         settings = self.settings(store.n_batches, 0)
         places = [(group, batch) for group in store.groups for batch in store.batches(group)]
         measured: dict[str, list[BatchMeasurement]] = {group: [] for group in store.groups}
@@ -199,6 +201,7 @@ class Analyzer:
     ) -> Report:
         """The report from a store and its measurements: ranking with uncertainty, head tree, diffusion map, theory."""
         _check_kinds(store, self.kinds)
+        store = PooledStore(store)
         info = store.info
         settings = self.settings(store.n_batches, 0)
         joined = {name: self._join(store, name, batches, settings) for name, batches in measured.items()}
@@ -236,21 +239,23 @@ class Analyzer:
         """
         if store.n_bytes(0) * total <= _AT_ONCE:
             return
-        n_contexts, per_entry = room(store, total)
+        read = PooledStore(store)
+        n_contexts, per_entry = room(read, total)
         for group in (name for name in store.groups if batch in store.batches(name)):
-            found = self._measured(store, group, batch, self.settings(total, 0), run)
+            found = self._measured(read, group, batch, self.settings(total, 0), run)
             if store.batches(group).index(batch) < n_contexts:
-                run.keep_sample(group, batch, sample_of(store, group, batch, found, self.kind, per_entry))
+                run.keep_sample(group, batch, sample_of(read, group, batch, found, self.kind, per_entry))
         if batch > 0:
             store.give_back(batch)
 
     def _join(
-        self, store: AttentionStore, name: str, batches: Sequence[BatchMeasurement], settings: Settings
+        self, store: PooledStore, name: str, batches: Sequence[BatchMeasurement], settings: Settings
     ) -> GroupResult:
-        sample = store.tensor(store.batches(name)[0], self.kind, name)
-        return join_batches(name, store.heads(name), sample, batches, settings)
+        first = store.batches(name)[0]
+        group = join_batches(name, store.heads(name), store.tensor(first, self.kind, name), batches, settings)
+        return replace(group, pooled=store.pooled(first, name))
 
-    def _with_theory(self, report: Report, store: AttentionStore) -> Report:
+    def _with_theory(self, report: Report, store: PooledStore) -> Report:
         """The paper's theory on the first batch of each group: the step from scores to probs, and what survives it."""
         from oattn_hub.analysis.theory import build_theory_section
         from oattn_hub.report.theory import TheorySection

@@ -10,6 +10,7 @@ import numpy as np
 from oattn_hub.analysis.landmarks import landmarks
 from oattn_hub.attention.reading import copied, some_heads
 from oattn_hub.geometry import PartitionTree, Questionnaire, head_entropies
+from oattn_hub.geometry.agreement import average_ranks
 from oattn_hub.geometry.checks import AXES
 from oattn_hub.geometry.entropy import expansion_by_heads
 from oattn_hub.records import Settings
@@ -84,11 +85,9 @@ def _shannon(X: Array, kind: str) -> Array:
 
 def rank_correlation(a: Array, b: Array) -> float | None:
     """Spearman's; None where one side is constant or there are fewer than three heads."""
-    from scipy.stats import rankdata
-
     if len(a) < 3 or np.ptp(a) == 0.0 or np.ptp(b) == 0.0:
         return None
-    return float(np.corrcoef(rankdata(a), rankdata(b))[0, 1])
+    return float(np.corrcoef(average_ranks(a), average_ranks(b))[0, 1])
 
 
 def _softmax(logits: Array) -> Array:

@@ -14,8 +14,7 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.optimize import minimize_scalar
-from scipy.stats import t as student
+from scipy.special import stdtrit
 
 from oattn_hub.errors import InvalidInput
 from oattn_hub.geometry.checks import one_of
@@ -175,7 +174,7 @@ def _weighted_line(x: Float, y: Float, weights: Float) -> tuple[float, float, fl
         return slope, -np.inf, np.inf
     scatter = y - weights @ y - slope * centred
     error = np.sqrt(float(weights @ scatter**2) / freedom / spread)
-    half = float(student.ppf((1 + _CONFIDENCE) / 2, freedom)) * error
+    half = float(stdtrit(freedom, (1 + _CONFIDENCE) / 2)) * error
     return slope, slope - half, slope + half
 
 
@@ -261,6 +260,8 @@ def _fit_energies(
         gap = np.log(energies) - _log_predicted(shares, resolution, alpha)
         return np.asarray(gap - weights @ gap)
 
+    from scipy.optimize import minimize_scalar  # takes long to import, and only the theory needs it
+
     found = minimize_scalar(lambda alpha: float(weights @ misfit(alpha) ** 2), bounds=(-1.0, 2.0), method="bounded")
     alpha = float(found.x)
     slope = (misfit(alpha - 1e-4) - misfit(alpha + 1e-4)) / 2e-4
@@ -268,7 +269,7 @@ def _fit_energies(
     half = np.inf
     if freedom > 0:
         error = np.sqrt(float(found.fun) / freedom / float(weights @ slope**2))
-        half = float(student.ppf((1 + _CONFIDENCE) / 2, freedom)) * error
+        half = float(stdtrit(freedom, (1 + _CONFIDENCE) / 2)) * error
     return HolderFit(alpha, alpha - half, alpha + half, worst(alpha), product, np.sqrt(energies), directions)
 
 

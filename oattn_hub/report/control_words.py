@@ -23,6 +23,8 @@ def control_sentences(group: GroupResult) -> list[str]:
     """One sentence for each control, in lower case; none for a report of an older version."""
     controls = group.controls
     sentences = [_few(group)] if group.n_batches < FEWEST_BATCHES else []
+    if group.pooled != (1, 1):
+        sentences.append(_pooled(group))
     if group.landmarks is not None:
         sentences.append(_approximated(group))
     if controls is None:
@@ -50,6 +52,16 @@ def _few(group: GroupResult) -> str:
     return (
         f"{group.n_batches} batches are too few for intervals that hold what they say; give at least {FEWEST_BATCHES}, "
         "better 6 or more."
+    )
+
+
+def _pooled(group: GroupResult) -> str:
+    merged = [
+        f"{size} neighbouring {axis}" for size, axis in zip(group.pooled, ("queries", "keys"), strict=True) if size > 1
+    ]
+    return (
+        f"the attention is longer than what is organised as it is: {' and '.join(merged)} were read as one, which "
+        f"leaves {group.n_queries} x {group.n_keys}; what heads do within these neighbourhoods is not seen."
     )
 
 

@@ -30,6 +30,7 @@ class GroupResult:
     Args:
         name: the group's name, e.g. ``"encoder"``.
         n_queries, n_keys: the shape of one head's attention matrix, before any reduction for display.
+        pooled: how many neighbouring queries, and keys, of the model were read as one; (1, 1) is none.
         fraction: what part of the heads counts as bottom and as top in ``bottom_counts`` and ``top_counts``.
         jaccard, spearman: mean agreement over pairs of batches; NaN when there is only one batch.
         layer_names: (H,) dotted module names.
@@ -82,6 +83,7 @@ class GroupResult:
     tree_spread: Array | None = None
     controls: Controls | None = None
     landmarks: Array | None = None
+    pooled: tuple[int, int] = (1, 1)
 
     def __post_init__(self) -> None:
         per_head = len(self.layers)
@@ -166,13 +168,15 @@ class GroupResult:
     @classmethod
     def from_parts(cls, plain: dict[str, Any], arrays: dict[str, Array]) -> Self:
         """The group back from :meth:`to_parts`."""
-        values: dict[str, Any] = dict.fromkeys(("details", "tree_spread", "controls", "landmarks")) | plain | arrays
+        values: dict[str, Any] = dict.fromkeys(("details", "tree_spread", "controls", "landmarks"))
+        values |= {"pooled": (1, 1)} | plain | arrays
         values["samples"] = samples_from(arrays)
         if missing := sorted({item.name for item in fields(cls)} - set(values)):
             raise FormatError(f"Group {plain.get('name')!r} of the report misses {', '.join(missing)}.")
         for name in ("jaccard", "spearman"):
             values[name] = float("nan") if values[name] is None else values[name]
-        values["layer_names"] = tuple(values["layer_names"])
+        for name in ("layer_names", "pooled"):
+            values[name] = tuple(values[name])
         if values["controls"] is not None:
             values["controls"] = Controls.from_json(values["controls"])
         return cls(**{item.name: values[item.name] for item in fields(cls)})
