@@ -82,7 +82,7 @@ docs: $(VENV)/.docs-ready
 
 # The last two need data that is not part of the project: `make bench DATA=folder` (benchmarks/RESULTS.md says which)
 bench: $(VENV)/.dev-ready
-	@set -e; for name in startup capture analyze geometry paraproduct hub; do \
+	@set -e; for name in startup capture analyze geometry paraproduct hub watch; do \
 	  echo "== $$name"; $(BIN)/python benchmarks/$$name.py; done
 	@set -e; if [ -n "$(DATA)" ]; then $(BIN)/python benchmarks/theory.py --cifar $(DATA); \
 	  $(BIN)/python benchmarks/pruning.py minilm smollm vit --data $(DATA); fi

@@ -22,7 +22,12 @@ TUTORIALS = [page for page in PAGES if "```python" in page.read_text()]
 def test_the_python_of_a_page_runs_as_printed(page: Path, tmp_path: Path) -> None:
     blocks = re.findall(r"^```python\n(.*?)^```", page.read_text(), flags=re.M | re.S)
     (tmp_path / "page.py").write_text("\n".join(blocks))
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OATTN_HOME": str(tmp_path / "home")}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "OATTN_HOME": str(tmp_path / "home"),
+        "HF_HOME": str(tmp_path / "hf"),
+    }
     done = subprocess.run(
         [sys.executable, "page.py"], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
     )
@@ -40,6 +45,14 @@ def test_every_object_of_the_reference_exists_and_is_described() -> None:
         found = importlib.import_module(name) if name == "oattn_hub.errors" else None
         found = found or getattr(importlib.import_module(module), attribute)
         assert found.__doc__, name
+
+
+def test_every_test_that_a_page_names_exists() -> None:
+    for page in PAGES:
+        for name in re.findall(r"`(tests/[^`]*)`", page.read_text()):
+            file, _, function = name.partition("::")
+            assert (ROOT / file).exists(), f"{page.name} names {name}"
+            assert f"def {function}" in ((ROOT / file).read_text() if function else "def "), f"{page.name} names {name}"
 
 
 @pytest.mark.slow

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import pkgutil
+import re
 import subprocess
 import sys
 import tomllib
@@ -73,6 +75,24 @@ def test_the_extra_holds_what_the_package_itself_does_not() -> None:
     extra = {requirement.split(">")[0] for requirement in project["optional-dependencies"]["analysis"]}
     assert extra == set(ANALYSIS)
     assert not any(requirement.startswith(ANALYSIS) for requirement in project["dependencies"])
+
+
+def test_a_release_names_the_repository_that_builds_it(tmp_path: Path) -> None:
+    """URLs in the metadata, and no relative image or link in the README that PyPI shows."""
+    for name in ("pyproject.toml", "README.md"):
+        (tmp_path / name).write_text((ROOT / name).read_text())
+    environment = {**os.environ, "GITHUB_REPOSITORY": "Some-One/hf-oattn", "GITHUB_REF_NAME": "v1.2.3"}
+    script = ROOT / ".github/name_repository.py"
+    subprocess.run([sys.executable, script], cwd=tmp_path, env=environment, check=True)
+    urls = tomllib.loads((tmp_path / "pyproject.toml").read_text())["project"]["urls"]
+    assert {"Homepage", "Documentation", "Issues", "Changelog", "Security", "Paper"} == set(urls)
+    assert urls["Issues"] == "https://github.com/Some-One/hf-oattn/issues"
+    code_left_out = re.sub(r"^```.*?^```", "", (tmp_path / "README.md").read_text(), flags=re.M | re.S)
+    targets = re.findall(r"\]\(([^)\s]+)\)", code_left_out)
+    assert len(targets) > 10
+    assert [target for target in targets if not target.startswith(("https://", "#"))] == []
+    raw = "https://raw.githubusercontent.com/Some-One/hf-oattn/v1.2.3/docs/minilm-page.png"
+    assert raw in targets
 
 
 def test_every_public_name_exists_and_is_listed() -> None:
