@@ -37,7 +37,6 @@ from oattn_hub.models.load import load_model
 
 Array = NDArray[Any]
 ALIGNMENT = {(1, 0), (2, 0), (2, 5), (3, 0), (3, 1), (3, 2), (3, 3), (3, 4)}
-_POOL = 10  # frames of Whisper's encoder taken together: 0.2 seconds
 _DRAWS = 1000
 
 # atoms in brackets, atoms of two letters, the arrow, everything else letter by letter
@@ -63,13 +62,9 @@ Tensors = list[Array]
 def whisper(options: argparse.Namespace) -> tuple[Tensors, Array]:
     """Cross attention on recordings, (words, frames / 10, 24), and which heads are known."""
     loaded = load_model(options.model)
-    inputs = calibration_inputs(loaded, options.data, options.inputs)
-    with tempfile.TemporaryDirectory(prefix="oattn-") as folder:
-        store = capture_inputs(loaded, inputs, folder, ("probs",))
-        found = [np.array(store.tensor(batch, "probs", "cross"), dtype=np.float32) for batch in store.batches("cross")]
-        layers = sorted({place.layer for place in store.heads("cross")})
-        known = np.array([(layers.index(place.layer), place.head) in ALIGNMENT for place in store.heads("cross")])
-    return [X.reshape(len(X), -1, _POOL, X.shape[2]).sum(axis=2) for X in found], known
+    tensors = attention(loaded, calibration_inputs(loaded, options.data, options.inputs), "cross")
+    known = [(layer, head) in ALIGNMENT for layer in range(4) for head in range(6)]
+    return tensors, np.array(known)
 
 
 def rxnmapper(options: argparse.Namespace) -> tuple[Tensors, Array]:

@@ -1,14 +1,17 @@
 """What is the organised geometry good for? Four uses under one protocol, each beside controls without a tree.
 
     python benchmarks/truth_uses.py minilm vit smollm --data DIR [--pairs 150] [--merges 60] [--inputs 12]
+    python benchmarks/truth_uses.py whisper --model FOLDER --data SOUNDS --inputs 3
 
-DIR holds ``wikitext-2/valid.txt``, ``tinyshakespeare.txt`` and ``cifar10-test.npz``. Geometry comes from one half of
+DIR holds ``wikitext-2/valid.txt``, ``tinyshakespeare.txt``, ``cifar10-test.npz`` and ``cifar10-train.npz``. Of Whisper
+the 24 heads of the cross attention count, and there is one domain only. Geometry comes from one half of
 the data, costs (divergence from the whole model) from the other.
 
 - interaction: cost of losing two heads minus both single costs, predicted by how alike the two heads are;
 - few ablations: measure a sixth of the heads, chosen far apart, and predict the cost of the others from near ones;
 - merging: cost of giving two heads of a layer the mean of their attention, predicted by their distance;
-- domains: which of two texts (for the ViT: animals or vehicles) an input is from, by one number a head.
+- domains: which of two texts (for the ViT: animals or vehicles) an input is from, by one number a head;
+- stages: for the ViT, whether an image was seen before or after 40 more steps of training.
 
 Every number is a rank correlation (or an accuracy) with a 95 % bootstrap interval of "organised minus this one"; the
 tree earns its place where that interval is above zero for every control. Prints Markdown.
@@ -59,13 +62,21 @@ class Subject:
     loaded: LoadedModel
     seen: CalibrationInputs
     held_out: CalibrationInputs
-    domains: tuple[CalibrationInputs, CalibrationInputs]
+    domains: tuple[CalibrationInputs, ...]
+    group: str | None = None
 
 
 def subject(name: str, options: argparse.Namespace) -> Subject:
     """Load a model and its data."""
     if name == "vit":
         return _vit(options)
+    if name == "whisper":
+        loaded = load_model(options.model)
+        parts = [
+            calibration_inputs(loaded, options.data, count, part=part)
+            for count, part in ((options.geometry, "calibration"), (options.inputs, "evaluation"))
+        ]
+        return Subject(name, loaded, parts[0], parts[1], (), "cross")
     loaded = load_model(package_folder(name))
     text, other = options.data / "wikitext-2/valid.txt", options.data / "tinyshakespeare.txt"
     seen = calibration_inputs(loaded, text, options.geometry, options.tokens, 0, "calibration")
@@ -90,11 +101,28 @@ def _vit(options: argparse.Namespace) -> Subject:
     return Subject("vit", loaded, inputs(order[:first]), inputs(order[first:second]), (domains[0], domains[1]))
 
 
-def attention(loaded: LoadedModel, inputs: CalibrationInputs) -> list[Array]:
-    """(query, key, head) probabilities of every input."""
+def attention(loaded: LoadedModel, inputs: CalibrationInputs, group: str | None = None) -> list[Array]:
+    """(query, key, head) probabilities of every input; frames of sound ten by ten."""
     with tempfile.TemporaryDirectory(prefix="oattn-") as folder:
         store = capture_inputs(loaded, inputs, folder, ("probs",))
-        return [np.array(store.tensor(batch, "probs"), dtype=np.float32) for batch in range(store.n_batches)]
+        found = [np.array(store.tensor(batch, "probs", group), dtype=np.float32) for batch in range(store.n_batches)]
+    return found if group is None else [X.reshape(len(X), -1, 10, X.shape[2]).sum(axis=2) for X in found]
+
+
+def trained_on(options: argparse.Namespace, steps: int = 40) -> LoadedModel:
+    """The ViT after some more steps of training."""
+    loaded = load_model(VIT)
+    model: Any = loaded.model
+    with np.load(options.data / "cifar10-train.npz") as file:
+        images, labels = file["images"], torch.from_numpy(file["labels"]).long()
+    optimiser = torch.optim.Adam(model.parameters(), lr=1e-4)
+    for rows in torch.randperm(len(images), generator=torch.Generator().manual_seed(0)).split(32)[:steps]:
+        pixels = loaded.processor(images=[Image.fromarray(images[row]) for row in rows], return_tensors="pt")
+        optimiser.zero_grad()
+        model(**pixels, labels=labels[rows]).loss.backward()
+        optimiser.step()
+    model.zero_grad()
+    return loaded
 
 
 # How alike two heads are ----------------------------------------------------------------------------------------------
@@ -333,10 +361,10 @@ def measure(name: str, options: argparse.Namespace) -> None:
     """Print one model's part."""
     one = subject(name, options)
     loaded = one.loaded
-    sites = head_sites(loaded.model)
+    tensors = attention(loaded, one.seen, one.group)
+    sites = [site for site in head_sites(loaded.model) if one.group in (None, site.group)]
     heads = all_heads(sites)
     layers = np.array([layer for layer, _ in heads])
-    tensors = attention(loaded, one.seen)
     distances = geometry(one, tensors, sites)
     task = find_task(loaded, one.held_out)
     task = task.about(task.metrics[0])
@@ -349,10 +377,13 @@ def measure(name: str, options: argparse.Namespace) -> None:
         f"\n## {name}: {len(heads)} heads, geometry from {len(tensors)} inputs, costs on {len(one.held_out)}",
         flush=True,
     )
-    labels = np.repeat([0, 1], [len(domain) for domain in one.domains])
-    features = domain_features([X for domain in one.domains for X in attention(loaded, domain)])
-    right = {key: told_apart(values, labels) for key, values in features.items()}
-    compare_means(f"Domains told apart ({len(labels)} inputs), accuracy", right)
+    if one.domains:
+        seen = [attention(loaded, domain) for domain in one.domains]
+        tell_apart("Domains", *seen)
+        if name == "vit":
+            images = [batch for domain in one.domains for batch in domain]
+            before, after = (CalibrationInputs(tuple(images[start::2]), "images") for start in (0, 1))
+            tell_apart("Stages of training", attention(loaded, before), attention(trained_on(options), after))
 
     alone = np.array([cost(index) for index in range(len(heads))])
     count = max(8, len(heads) // 6)
@@ -372,10 +403,19 @@ def measure(name: str, options: argparse.Namespace) -> None:
     correlate(f"Cost of merging {len(pairs)} pairs of one layer", distances, pairs, costs, 1.0)
 
 
+def tell_apart(title: str, first: Sequence[Array], second: Sequence[Array]) -> None:
+    """How well two sets of tensors can be told apart by one number a head."""
+    labels = np.repeat([0, 1], [len(first), len(second)])
+    features = domain_features([*first, *second])
+    right = {key: told_apart(values, labels) for key, values in features.items()}
+    compare_means(f"{title} told apart ({len(labels)} inputs), accuracy", right)
+
+
 def main() -> None:
     """Read the arguments, measure each model."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("models", nargs="+", choices=[*PACKAGES, "vit"])
+    parser.add_argument("models", nargs="+", choices=[*PACKAGES, "vit", "whisper"])
+    parser.add_argument("--model", type=Path, help="folder of Whisper")
     parser.add_argument("--data", type=Path, required=True)
     sizes = {"pairs": 150, "merges": 60, "inputs": 12, "geometry": 4, "tokens": 64, "domain-inputs": 24, "short": 32}
     for name, default in sizes.items():

@@ -88,8 +88,8 @@ def _verdict(verdict: Verdict, trials: Sequence[RemovalTrial]) -> str:
         "undecided": "cannot be told from random ones",
     }
     verb = words[verdict]
-    if trials[-1].count == 1:
-        verb = verb.replace("cost ", "costs ").replace("ones", "one")
+    if counts == "1":
+        return f"the lowest head {verb.replace('cost ', 'costs ').replace('random ones', 'a random one')}"
     return f"the {counts} lowest {verb}"
 
 
