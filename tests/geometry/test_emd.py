@@ -98,6 +98,16 @@ def test_float32_sums_and_threads_change_next_to_nothing(monkeypatch: pytest.Mon
     assert np.array_equal(tree_emd(X, trees, "query"), tree_emd(X, trees, "query", precision="float32"))
 
 
+def test_sizes_in_use_are_compared_in_float64() -> None:
+    """1,500 keys: in float32 noise of 1e-10 grew another key tree from Whisper's cross attention, 3 % of entropy."""
+    rng = np.random.default_rng(0)
+    X = rng.random((16, 1500, 32))
+    trees = {name: random_tree(rng, n) for name, n in (("query", 16), ("head", 32))}
+    noisy = X * (1 + 1e-10 * rng.standard_normal(X.shape))
+    found = tree_emd(X, trees, "key")
+    np.testing.assert_allclose(tree_emd(noisy, trees, "key"), found, rtol=1e-8)
+
+
 @pytest.mark.parametrize("size", [1e-45, 1e45])
 def test_float32_has_the_range_of_the_tensor(size: float) -> None:
     X, trees = random_case(4, 3)
