@@ -32,8 +32,8 @@ _NUMBERS = 1 << 18  # coordinates of all slices at a time: they stay in the cach
 _COLUMNS = 1 << 11  # but no more than this of one slice: over these, sums are in float32, then in float64
 _FEW = 4  # slices that say what a typical one is
 _SHARES = 8  # of the work: fixed, so that the result does not depend on the number of threads
-# Pairs x coordinates; below (256 tokens and 1,000 heads, 1,500 keys of Whisper) float64, so that rounding decides nothing:
-# in float32, noise of 1e-10 moves distances by 1e-6, and a tree of 1,500 keys by what moves entropies by 3 %.
+# Pairs x coordinates; below (256 tokens and 1,000 heads, 1,500 keys of Whisper) float64, so that rounding decides
+# nothing: in float32, noise of 1e-10 moves distances by 1e-6, and a tree of 1,500 keys by what moves entropies by 3 %.
 _FLOAT32_FROM = 5e10
 
 Task = TypeVar("Task")
