@@ -19,6 +19,10 @@ Head = tuple[int, int]
 #: What a file may say about how its model is loaded. Permissions, tokens, folders and paths come only from the caller.
 OPTIONS_FROM_FILES = ("gguf_file", "task")
 
+# What a pruned checkpoint is known by: a key of its config, and its manifest.
+PRUNING_KEY = "oattn_pruning"
+MANIFEST = "oattn_pruned.json"
+
 
 class JsonRecord:
     """A dataclass that is read and written as a JSON object; see :mod:`oattn_hub.codec`."""

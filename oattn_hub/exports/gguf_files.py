@@ -12,7 +12,7 @@ from oattn_hub.errors import InvalidInput, MissingDependency
 from oattn_hub.exports.gguf_words import copy_words, write_words
 from oattn_hub.files import atomic_path
 from oattn_hub.models.load import LoadedModel, load_model
-from oattn_hub.pruning.pruned import PRUNING_KEY
+from oattn_hub.records import PRUNING_KEY
 
 _FAMILIES = ("llama", "mistral")
 _FORMATS = {"float16": torch.float16, "float32": torch.float32}

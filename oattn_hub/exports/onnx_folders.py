@@ -20,7 +20,7 @@ from oattn_hub.files import atomic_path, write_json
 from oattn_hub.inputs import calibration_inputs
 from oattn_hub.models.load import LoadedModel, load_model
 from oattn_hub.pruning.belongings import copy_belongings
-from oattn_hub.pruning.pruned import PRUNING_KEY
+from oattn_hub.records import PRUNING_KEY
 
 MODEL = "onnx/model.onnx"
 _TOLERANCE = 1e-3  # of the output's size; onnxruntime fuses operations and rounds otherwise

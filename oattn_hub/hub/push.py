@@ -19,13 +19,13 @@ from oattn_hub.hub.content import content_ids
 from oattn_hub.hub.publish import Publication, publish_folder
 from oattn_hub.hub.selection import copy_files, included
 from oattn_hub.models.identify import license_of
+from oattn_hub.records import MANIFEST
 
 if TYPE_CHECKING:
     from oattn_hub.pruning import PrunedModel
     from oattn_hub.report import Report
     from oattn_hub.report.evaluation import EvaluationSection
 
-_MANIFEST = "oattn_pruned.json"
 _EVALUATION = "evaluation.json"
 _BENCHMARKS = "benchmarks.json"
 
@@ -72,7 +72,7 @@ def push_checkpoint(
     """
     with _folder(dry_run) as folder:
         pruned.save_pretrained(folder, variant=variant, verify=verify)
-        manifest = read_json(folder / _MANIFEST)
+        manifest = read_json(folder / MANIFEST)
         write_checkpoint_card(folder, repo_id, license, evaluation or pruned.evaluation, base_model, manifest)
         return _publish(folder, repo_id, "checkpoint", commit_message or _message(manifest), dry_run, options)
 
@@ -105,7 +105,7 @@ def push_folder(
 
     manifest = read_manifest(Path(source))  # a checkpoint that was changed since is not published
     with _folder(dry_run) as folder:
-        copy_files(Path(source), folder, [*manifest.get("files", manifest["sha256"]), _MANIFEST, *more])
+        copy_files(Path(source), folder, [*manifest.get("files", manifest["sha256"]), MANIFEST, *more])
         evaluation = _load_report(report).evaluation if report is not None else None
         write_checkpoint_card(folder, repo_id, evaluation=evaluation, base_model=base_model, manifest=manifest)
         return _publish(folder, repo_id, "checkpoint", commit_message or _message(manifest), dry_run, options)
@@ -113,10 +113,10 @@ def push_folder(
 
 def kind_of(folder: Path) -> str:
     """ "report" or "checkpoint", by what lies in the folder."""
-    for name, kind in ((_MANIFEST, "checkpoint"), ("report.json", "report")):
+    for name, kind in ((MANIFEST, "checkpoint"), ("report.json", "report")):
         if (folder / name).is_file():
             return kind
-    raise FormatError(f"{folder} holds neither a report (report.json) nor a pruned checkpoint ({_MANIFEST}).")
+    raise FormatError(f"{folder} holds neither a report (report.json) nor a pruned checkpoint ({MANIFEST}).")
 
 
 def write_report_folder(
@@ -146,7 +146,7 @@ def write_checkpoint_card(
     from oattn_hub.report.evaluation import EvaluationSection
     from oattn_hub.report.plot import evaluation_figures, render
 
-    manifest = read_json(folder / _MANIFEST) if manifest is None else manifest
+    manifest = read_json(folder / MANIFEST) if manifest is None else manifest
     if (folder / _EVALUATION).is_file():  # saved with the checkpoint
         evaluation = EvaluationSection.from_json(read_json(folder / _EVALUATION))
     elif evaluation is not None:
@@ -172,7 +172,7 @@ def write_checkpoint_card(
 def _shareable_manifest(folder: Path, manifest: dict[str, Any]) -> dict[str, Any]:
     """Nobody else can load from a folder on this disk, nor need they know its name."""
     manifest["plan"]["model"]["source"] = _public(manifest["plan"]["model"]["source"])
-    write_sealed(folder / _MANIFEST, manifest)
+    write_sealed(folder / MANIFEST, manifest)
     return manifest
 
 
@@ -220,7 +220,7 @@ def write_card(source: str | Path, target: Path, repo_id: str | None = None, bas
             figures = report.save_figures(folder / "figures")
             write_text(folder / "README.md", report_readme(report, figures, repo_id, base_model))
             return folder / "README.md"
-        for name in (_MANIFEST, "config.json", _EVALUATION, _BENCHMARKS):
+        for name in (MANIFEST, "config.json", _EVALUATION, _BENCHMARKS):
             if (Path(source) / name).exists():
                 shutil.copy(Path(source) / name, folder / name)
         return write_checkpoint_card(folder, repo_id, base_model=base_model)

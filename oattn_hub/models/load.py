@@ -24,10 +24,9 @@ from oattn_hub.models.identify import (
 from oattn_hub.models.placement import Placement, moved_to
 from oattn_hub.models.timm_models import PICKLED_WEIGHTS, load_timm_folder
 from oattn_hub.models.unwrap import is_sentence_encoder, unwrap
-from oattn_hub.records import OPTIONS_FROM_FILES, ModelInfo
+from oattn_hub.records import OPTIONS_FROM_FILES, PRUNING_KEY, ModelInfo
 from oattn_hub.tokens import default_token
 
-PRUNING_KEY = "oattn_pruning"
 PERMISSIONS = ("trust_remote_code", "allow_pickle", "token", "cache_dir", "local_files_only")
 _PRUNED_FILES = ["*.json", "*.jinja", "*.model", "*.safetensors", "*.txt"]
 

@@ -19,6 +19,7 @@ from typing import Any
 from oattn_hub.files import read_json
 from oattn_hub.models.identify import is_hub_repo
 from oattn_hub.models.load import LoadedModel
+from oattn_hub.records import MANIFEST
 from oattn_hub.tokens import default_token
 
 # Weights in any format, pickles and archives that can hide one, code, and what tools leave behind.
@@ -28,7 +29,7 @@ _LEFT_BEHIND = re.compile(
 )
 _OTHER_FOLDERS = ("onnx", "openvino", "coreml", "tensorrt", "runs", "wandb", "logs", "checkpoint-*")
 _OWN = (
-    "README.md", "config.json", "oattn_pruned.json", "evaluation.json", "benchmarks.json", "report.json",
+    "README.md", "config.json", MANIFEST, "evaluation.json", "benchmarks.json", "report.json",
     "trainer_state.json",
 )  # fmt: skip
 _LARGEST = 64 * 2**20  # a tokenizer for 250,000 words has 17 MB; what is larger is no belonging

@@ -29,11 +29,12 @@ from oattn_hub.pruning import portable
 from oattn_hub.pruning.belongings import base_card, copy_belongings
 from oattn_hub.pruning.modeling_file import auto_map, timm_source, transformers_source, written_type
 from oattn_hub.pruning.proof import prove
-from oattn_hub.pruning.pruned import PRUNING_KEY, PrunedModel
-from oattn_hub.pruning.reload import MANIFEST, WEIGHTS, fresh_timm
+from oattn_hub.pruning.pruned import PrunedModel
+from oattn_hub.pruning.reload import WEIGHTS, fresh_timm
 from oattn_hub.pruning.served import served_classes
 from oattn_hub.pruning.stock import stock_model
 from oattn_hub.pruning.surgery import CutList
+from oattn_hub.records import MANIFEST, PRUNING_KEY
 
 MODELING = "modeling_pruned.py"
 EVALUATION = "evaluation.json"

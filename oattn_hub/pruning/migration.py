@@ -18,10 +18,10 @@ from oattn_hub.models.load import LoadedModel
 from oattn_hub.pruning.checkpoint import save_checkpoint
 from oattn_hub.pruning.costs import PruningResult
 from oattn_hub.pruning.plan import PruningPlan
-from oattn_hub.pruning.pruned import PRUNING_KEY, PrunedModel
+from oattn_hub.pruning.pruned import PrunedModel
 from oattn_hub.pruning.sites import all_heads, head_sites, structure_fingerprint
 from oattn_hub.pruning.surgery import cut
-from oattn_hub.records import ModelInfo
+from oattn_hub.records import PRUNING_KEY, ModelInfo
 
 
 def migrate(folder: str | Path, out: str | Path, allow_pickle: bool = False) -> PrunedModel:

@@ -1,4 +1,4 @@
-"""The Python file that travels with a pruned checkpoint: the engine of ``portable.py`` and a few generated lines.
+"""The Python file that travels with a pruned checkpoint: ``portable.py``, ``checks.py`` and a few generated lines.
 
 Its classes bear the names of transformers' own: transformers renames weights, finds a model's task and re-saves a
 model by the name of its class, and all that must work as it does for the original. Its config class makes the model
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from oattn_hub.models.aligned import align_weights
-from oattn_hub.pruning import portable
+from oattn_hub.pruning import checks, portable
 from oattn_hub.pruning.served import Served, auto_classes
 
 WRITTEN_TYPE = "pruned_"
@@ -102,7 +102,9 @@ def create_model(folder, **options):
 
 
 def _engine() -> str:
-    return Path(portable.__file__).read_text(encoding="utf-8") + "\n\n" + inspect.getsource(align_weights)
+    cutting = Path(portable.__file__).read_text(encoding="utf-8")
+    functions = [inspect.getsource(function) for function in (*checks.TRAVELLING, align_weights)]
+    return "\n\n".join([cutting, "import json\nfrom collections.abc import Collection\n", *functions])
 
 
 def timm_source() -> str:

@@ -27,12 +27,12 @@ from oattn_hub.pruning.readout import readouts
 from oattn_hub.pruning.refits import refitted_copy, with_refits
 from oattn_hub.pruning.sites import adapter_of
 from oattn_hub.pruning.surgery import CutList, cut_list
+from oattn_hub.records import PRUNING_KEY
 
 if TYPE_CHECKING:
     from oattn_hub.pruning.compensate import Kind
     from oattn_hub.report.evaluation import EvaluationSection
 
-PRUNING_KEY = "oattn_pruning"
 # A cut model that differs from the masked one by more than this part of the output's size was cut wrongly.
 _TOLERANCE = 1e-4
 

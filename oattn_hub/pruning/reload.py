@@ -13,12 +13,11 @@ from oattn_hub.files import read_json, sha256_file, unsealed
 from oattn_hub.files.documents import SEAL
 from oattn_hub.models.aligned import align_weights
 from oattn_hub.models.timm_models import timm_arguments
-from oattn_hub.pruning import portable
+from oattn_hub.pruning import checks, portable
 from oattn_hub.pruning.modeling_file import WRITTEN_TYPE
-from oattn_hub.pruning.pruned import PRUNING_KEY
 from oattn_hub.pruning.sites import head_sites, heads_of
+from oattn_hub.records import MANIFEST, PRUNING_KEY
 
-MANIFEST = "oattn_pruned.json"
 WEIGHTS = "model.safetensors"
 
 
@@ -41,7 +40,7 @@ def load_pruned(folder: str | Path, model: nn.Module | None = None) -> nn.Module
     cuts = config.get(PRUNING_KEY) or manifest.get("cuts")  # the masked variant has none
     try:
         if cuts is not None:
-            portable.check_cuts(cuts, manifest["plan"]["heads"] if manifest["plan"] else None)
+            checks.check_cuts(cuts, manifest["plan"]["heads"] if manifest["plan"] else None)
         if manifest["library"] == "transformers" and model is None:
             loaded = _load_transformers(where, manifest)
         else:
@@ -113,20 +112,26 @@ def _load_transformers(folder: Path, manifest: Mapping[str, Any]) -> nn.Module:
         base.__init__(self, config, *args, **kwargs)
         if cuts := getattr(config, PRUNING_KEY, None):
             portable.apply_cuts(self, cuts)
-        portable.expect_all_keys(self)
+        checks.expect_all_keys(self)
 
     def load(cls: Any, model: nn.Module, state: Any, files: Any, *args: Any, **kwargs: Any) -> Any:
-        portable.check_files(model, files or ())
+        checks.check_files(model, files or ())
         return super(cut, cls)._load_pretrained_model(model, state, files, *args, **kwargs)
 
     # A class of the same name and module: transformers renames weights only for classes that are its own.
     members = {"__init__": build, "_load_pretrained_model": classmethod(load), "__module__": base.__module__}
     cut: Any = type(base.__name__, (base,), members)
-    config = base.config_class.from_dict(settings)
+    try:
+        config = base.config_class.from_dict(settings)
+    except Exception as error:  # configs check themselves with errors of many classes
+        reason = " ".join(str(error).split())[:200]
+        raise FormatError(
+            f"{folder}: config.json is refused by {base.config_class.__name__} ({reason}). Download or save it again."
+        ) from error
     options = {"output_loading_info": True, "ignore_mismatched_sizes": True}  # check_keys names the weight
     model, info = cut.from_pretrained(folder, config=config, use_safetensors=True, **options)
-    portable.check_keys(info)
-    portable.check_values(model)
+    checks.check_keys(info)
+    checks.check_values(model)
     model.__class__ = base  # the subclass was only there to cut before the weights came
     loaded: nn.Module = model
     return loaded
@@ -152,7 +157,7 @@ def _load_module(folder: Path, manifest: Mapping[str, Any], config: dict[str, An
     if cuts is not None:
         fresh = portable.apply_cuts(fresh, cuts)
         setattr(fresh, PRUNING_KEY, cuts)
-    return portable.load_weights(fresh, load_file(folder / WEIGHTS))
+    return checks.load_weights(fresh, load_file(folder / WEIGHTS))
 
 
 def _fresh_module(folder: Path, config: Mapping[str, Any], manifest: Mapping[str, Any]) -> nn.Module:

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from oattn_hub.pruning.portable import apply_cuts
-from oattn_hub.pruning.pruned import PRUNING_KEY
+from oattn_hub.records import PRUNING_KEY
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Served:
     Attributes:
         cls: transformers' own class.
         prefix: what the paths of cuts begin with that this class lacks.
-        expected: arguments of ``portable.check_keys`` where another class than this one was saved.
+        expected: arguments of ``checks.check_keys`` where another class than this one was saved.
     """
 
     cls: type

@@ -10,7 +10,8 @@ from torch import nn
 
 from oattn_hub.models.load import LoadedModel
 from oattn_hub.pruning import proof
-from oattn_hub.pruning.pruned import PRUNING_KEY, PrunedModel
+from oattn_hub.pruning.pruned import PrunedModel
+from oattn_hub.records import PRUNING_KEY
 
 # What configs call the number of heads, of key/value heads, and the width of a head.
 _HEADS = ("num_attention_heads", "num_heads", "n_head", "n_heads")

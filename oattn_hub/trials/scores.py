@@ -11,7 +11,7 @@ from typing import Any
 from oattn_hub.codec import decode, encode
 from oattn_hub.files import read_sealed, sha256_file, write_sealed
 from oattn_hub.pruning import read_manifest
-from oattn_hub.pruning.reload import MANIFEST
+from oattn_hub.records import MANIFEST
 
 BENCHMARKS = "benchmarks.json"
 SCHEMA = 1

@@ -211,6 +211,15 @@ def test_a_plan_that_disagrees_with_the_cuts(tmp_path: Path, change: Any, words:
             auto.from_pretrained(folder, trust_remote_code=True)
 
 
+def test_a_config_that_its_class_refuses(tmp_path: Path) -> None:
+    saved(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "num_hidden_layers": "two"}))
+    rehash(tmp_path)
+    with pytest.raises(FormatError, match="refused by BertConfig"):
+        load_pruned(tmp_path)
+
+
 @pytest.mark.fresh_process
 def test_a_process_without_us_refuses_it_too(tmp_path: Path) -> None:
     saved(tmp_path)
