@@ -135,17 +135,62 @@ def test_before_the_first_moment_there_is_no_page(tmp_path: Path) -> None:
         oh.HeadWatch(_inputs()).write_page(tmp_path / "page.html")
 
 
-def test_the_real_tensorboard_gets_the_numbers(tmp_path: Path) -> None:
-    """The Trainer puts its own loggers first in its list; this one is the real client, and its file is read again."""
-    accumulators = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    watch = oh.HeadWatch(_inputs(), every=2)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TENSORBOARD_LOGGING_DIR", str(tmp_path / "board"))
-        _train(tmp_path / "a", watch, report_to=["tensorboard"])
-    found = accumulators.EventAccumulator(str(tmp_path / "board"))
+def _from_tensorboard(folder: Path) -> dict[int, float]:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    found = EventAccumulator(str(folder))
     found.Reload()
-    names = [name for name in found.Tags()["scalars"] if "heads/" in name]
-    assert any(name.endswith("heads/network_entropy") for name in names)
-    name = next(name for name in names if name.endswith("heads/drift_from_start"))
-    values = {event.step: event.value for event in found.Scalars(name)}
-    assert values == pytest.approx({m.step: m.logged["heads/drift_from_start"] for m in watch.moments[1:]}, rel=1e-5)
+    return {event.step: event.value for event in found.Scalars(f"train/{DRIFTED}")}
+
+
+def _from_wandb(folder: Path) -> dict[int, float]:
+    import wandb
+
+    last = {4: wandb.run.summary[f"train/{DRIFTED}"]}  # offline it tells the last value only
+    wandb.finish()
+    return last
+
+
+def _from_trackio(folder: Path) -> dict[int, float]:
+    from trackio.sqlite_storage import SQLiteStorage
+
+    (project,) = SQLiteStorage.get_projects()
+    (run,) = SQLiteStorage.get_runs(project)
+    rows = [row for row in SQLiteStorage.get_logs(project, run) if f"train/{DRIFTED}" in row]
+    return dict(zip((2, 4), (row[f"train/{DRIFTED}"] for row in rows), strict=True))  # it counts steps its own way
+
+
+def _from_mlflow(folder: Path) -> dict[int, float]:
+    import mlflow
+
+    client = mlflow.MlflowClient()
+    (run,) = client.search_runs([experiment.experiment_id for experiment in client.search_experiments()])
+    return {metric.step: metric.value for metric in client.get_metric_history(run.info.run_id, DRIFTED)}
+
+
+DRIFTED = "heads/drift_from_start"
+CLIENTS = {
+    "tensorboard": _from_tensorboard,
+    "wandb": _from_wandb,
+    "trackio": _from_trackio,
+    "mlflow": _from_mlflow,
+}
+
+
+@pytest.mark.filterwarnings("default")  # of the clients about themselves
+@pytest.mark.parametrize("client", CLIENTS)
+def test_the_real_loggers_get_the_numbers(client: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The Trainer calls its own loggers before its users' callbacks; each is the real client, its files read again."""
+    pytest.importorskip(client)
+    board = tmp_path / "board"
+    places = {"TENSORBOARD_LOGGING_DIR": board, "TRACKIO_DIR": board, "WANDB_DIR": tmp_path, "WANDB_MODE": "offline"}
+    places |= {"MLFLOW_TRACKING_URI": f"sqlite:///{tmp_path}/runs.db", "WANDB_SILENT": "true"}
+    for name, value in places.items():
+        monkeypatch.setenv(name, str(value))
+    monkeypatch.chdir(tmp_path)
+    watch = oh.HeadWatch(_inputs(), every=2)
+    _train(tmp_path / "a", watch, report_to=[client])
+    logged = {moment.step: moment.logged[DRIFTED] for moment in watch.moments[1:]}
+    found = CLIENTS[client](board)
+    assert found
+    assert found == pytest.approx({step: logged[step] for step in found}, rel=1e-5)
