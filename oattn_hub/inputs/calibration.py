@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from oattn_hub.errors import InvalidInput
-from oattn_hub.inputs import media, texts
+from oattn_hub.inputs import labelled, media, texts
 from oattn_hub.models.identify import batch_fingerprint
 from oattn_hub.models.load import LoadedModel
 
@@ -58,6 +58,7 @@ def calibration_inputs(
     tokens: int = 128,
     seed: int = 0,
     part: texts.Part = None,
+    labels: bool = False,
 ) -> CalibrationInputs:
     """Inputs for ``loaded``, by its modality; with no data at all, bundled text or synthetic images and sounds.
 
@@ -65,13 +66,15 @@ def calibration_inputs(
         loaded: What :func:`load_model` returned.
         data: None, a text file, a list of texts, ``dataset:owner/name?split=test&column=text`` (needs ``datasets``),
             token ids (an array or a ``.npy`` file: one stream, or a row for each context), a folder or list of images
-            or WAV files, or a list of ready-made dicts of model arguments.
+            or WAV files, a table (CSV, TSV, JSONL) of texts or files, or a list of ready-made dicts of model arguments.
         batches: How many contexts.
         tokens: Tokens per context, special tokens included. Images and audio have the length the model gives them.
         seed: Chooses the places in the text, or the synthetic images.
         part: ``calibration`` or ``evaluation``: two halves of the data that share no token and no file. The bundled
             text is always halved (None means ``calibration``); your own data is used whole unless you say so. Or from
             which to which share of the data, such as (0.5, 0.75).
+        labels: Whether labels are wanted where the data has them (:mod:`oattn_hub.inputs.labelled`); then every row or
+            file is a context of its own length, ``tokens`` at most.
 
     >>> import oattn_hub.attention as attention                                        # doctest: +SKIP
     >>> inputs = attention.calibration_inputs(attention.load_model("bert-base-uncased"))  # doctest: +SKIP
@@ -91,6 +94,8 @@ def calibration_inputs(
             f"{loaded.model_id} is a plain torch module, so what it eats is not known. "
             "Give data as a list of dicts of its forward arguments."
         )
+    if labels and (found := labelled.find(loaded, data)) is not None:
+        return _labelled_inputs(found, batches, tokens, seed, part)
     if loaded.modality == "text":
         return _text_inputs(loaded, data, batches, tokens, seed, part)
     if loaded.modality == "image+text":
@@ -102,6 +107,28 @@ def calibration_inputs(
         return CalibrationInputs(tuple(media.image_batch(loaded, picture) for picture in pictures), description)
     sounds, description = media.sounds(data, batches, seed, part)
     return CalibrationInputs(tuple(media.sound_batch(loaded, sound) for sound in sounds), description)
+
+
+def available_inputs(loaded: LoadedModel, data: Any, tokens: int, part: texts.Part) -> int | None:
+    """How many contexts a part of the data holds, with labels where it has them; None is as many as one likes."""
+    if (found := labelled.find(loaded, data)) is not None:
+        return len(range(len(found.items))[texts.part_of(len(found.items) + 1, part)])
+    if loaded.modality == "text":
+        return texts.available(loaded, data, tokens, part)
+    return media.count_of(loaded, data, part)
+
+
+def has_own_lengths(loaded: LoadedModel, data: Any) -> bool:
+    """Whether inputs are as long as they are: images, sounds, ready-made batches, and rows of labelled texts."""
+    return loaded.modality != "text" or _is_ready_made(data) or labelled.find(loaded, data) is not None
+
+
+def _labelled_inputs(
+    found: labelled.Examples, batches: int, tokens: int, seed: int, part: texts.Part
+) -> CalibrationInputs:
+    chosen = media.choose(found.items, batches, seed, part, "labelled examples")
+    described = f"{batches} of {len(found.items)} {found.description}{texts.part_words(part)}, seed {seed}"
+    return CalibrationInputs(tuple(found.make(item, tokens) for item in chosen), described)
 
 
 def _text_inputs(

@@ -14,6 +14,7 @@ from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
 from oattn_hub.errors import InvalidInput, LoadError
+from oattn_hub.inputs.tables import FILES, is_table, needed, rows
 from oattn_hub.inputs.texts import Part, part_of
 from oattn_hub.models.load import LoadedModel
 
@@ -30,10 +31,10 @@ def images(data: Any, batches: int, seed: int, part: Part) -> tuple[list[Image.I
         made = [synthetic_image(seed, first + number) for number in range(batches)]
         return made, f"{batches} synthetic images (coloured gratings and discs, seed {seed}): no photographs were given"
     if isinstance(data, Sequence) and data and all(isinstance(item, Image.Image) for item in data):
-        chosen = _choose(list(data), batches, seed, part, "images")
+        chosen = choose(list(data), batches, seed, part, "images")
         return [image.convert("RGB") for image in chosen], f"{batches} of {len(data)} images, seed {seed}"
     files = _files(data, _IMAGE_SUFFIXES, "image")
-    chosen = _choose(files, batches, seed, part, "images")
+    chosen = choose(files, batches, seed, part, "images")
     return [_open_image(path) for path in chosen], f"{batches} of {len(files)} image files, seed {seed}"
 
 
@@ -44,8 +45,8 @@ def sounds(data: Any, batches: int, seed: int, part: Part) -> tuple[list[NDArray
         made = [synthetic_sound(seed, first + number) for number in range(batches)]
         return made, f"{batches} synthetic sounds (chirps, seed {seed}): no recordings were given"
     files = _files(data, (".wav",), "WAV")
-    chosen = _choose(files, batches, seed, part, "sounds")
-    return [_open_wav(path) for path in chosen], f"{batches} of {len(files)} WAV files, seed {seed}"
+    chosen = choose(files, batches, seed, part, "sounds")
+    return [read_sound(path) for path in chosen], f"{batches} of {len(files)} WAV files, seed {seed}"
 
 
 def image_batch(loaded: LoadedModel, image: Image.Image) -> dict[str, Tensor]:
@@ -102,6 +103,27 @@ def _own_words(model: Any, batch: dict[str, Tensor], config: Any) -> Tensor:
     return words.cpu()
 
 
+def batch_of(loaded: LoadedModel, path: Path) -> dict[str, Tensor]:
+    """The model arguments of one image or sound file."""
+    if loaded.modality == "image":
+        return image_batch(loaded, _open_image(path))
+    return sound_batch(loaded, read_sound(path))
+
+
+def files_for(loaded: LoadedModel, data: Any) -> list[Path]:
+    """The image or sound files of a folder, or of a list."""
+    return _files(data, _IMAGE_SUFFIXES, "image") if loaded.modality == "image" else _files(data, (".wav",), "WAV")
+
+
+def count_of(loaded: LoadedModel, data: Any, part: Part) -> int | None:
+    """How many images or sounds a part of the data holds; None where they are made as needed."""
+    if data is None:
+        return None
+    pictures = isinstance(data, Sequence) and data and isinstance(data[0], Image.Image)
+    items = len(data) if pictures else len(files_for(loaded, data))
+    return len(range(items)[part_of(items + 1, part)])
+
+
 def synthetic_image(seed: int, number: int) -> Image.Image:
     """An image of three coloured gratings and three discs, the same on every machine.
 
@@ -144,6 +166,10 @@ def _plain_pixels(loaded: LoadedModel, image: Image.Image) -> Tensor:
 
 
 def _files(data: Any, suffixes: tuple[str, ...], what: str) -> list[Path]:
+    if is_table(data):
+        table = rows(data)
+        place = needed(table, FILES, data, "a file")
+        return [Path(data).parent / row[place] for row in table]
     if isinstance(data, str | Path):
         folder = Path(data)
         if not folder.exists():
@@ -159,7 +185,8 @@ def _files(data: Any, suffixes: tuple[str, ...], what: str) -> list[Path]:
     return found
 
 
-def _choose(items: list[Any], batches: int, seed: int, part: Part, what: str) -> list[Any]:
+def choose(items: Sequence[Any], batches: int, seed: int, part: Part, what: str) -> list[Any]:
+    """So many of a part of the items, drawn with the seed."""
     order = np.random.default_rng(seed).permutation(len(items))
     chosen = order[part_of(len(items) + 1, part)]  # of an odd number the first part gets one more
     if len(chosen) < batches:
@@ -175,7 +202,8 @@ def _open_image(path: Path) -> Image.Image:
         raise LoadError(f"{path} is not a readable image ({error}). Remove or replace it.") from error
 
 
-def _open_wav(path: Path) -> NDArray[np.float32]:
+def read_sound(path: Path) -> NDArray[np.float32]:
+    """One WAV file, mono at 16 kHz."""
     try:
         with wave.open(str(path), "rb") as stream:
             width, channels, rate = stream.getsampwidth(), stream.getnchannels(), stream.getframerate()

@@ -12,13 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from oattn_hub.errors import InvalidInput, LoadError, MissingDependency
+from oattn_hub.errors import InvalidInput, LoadError
 from oattn_hub.inputs.ids import are_ids, read_ids
+from oattn_hub.inputs.tables import DATASET, TEXTS, is_table, load_rows, needed, rows
 from oattn_hub.models.load import LoadedModel
-from oattn_hub.tokens import default_token
 
 _BUNDLED = "shakespeare.txt"
-_DATASET = "dataset:"
 # two halves that share nothing, or from which to which share of the data; None is all of it
 Part = str | tuple[float, float] | None
 
@@ -88,8 +87,10 @@ def read_text(data: Any) -> tuple[str, str]:
     if data is None:
         text = (resources.files("oattn_hub.inputs.data") / _BUNDLED).read_text(encoding="utf-8")
         return text, "bundled text (Shakespeare, Coriolanus; public domain)"
-    if isinstance(data, str) and data.startswith(_DATASET):
+    if isinstance(data, str) and data.startswith(DATASET):
         return _read_dataset(data)
+    if is_table(data):
+        return _read_table(Path(data))
     if isinstance(data, str | Path):
         return _read_file(Path(data))
     if isinstance(data, Sequence) and data and all(isinstance(text, str) for text in data):
@@ -149,20 +150,20 @@ def _read_file(path: Path) -> tuple[str, str]:
 
 
 def _read_dataset(address: str) -> tuple[str, str]:
-    try:
-        from datasets import load_dataset
-    except ImportError as error:
-        raise MissingDependency("Hub datasets need the package 'datasets': pip install oattn_hub[datasets].") from error
-    parts = urlsplit(address.removeprefix(_DATASET))
+    parts = urlsplit(address.removeprefix(DATASET))
     options = {name: values[0] for name, values in parse_qs(parts.query).items()}
+    rows = load_rows(parts.path, options, address)
     column = options.get("column", "text")
     try:
-        rows = load_dataset(
-            parts.path, options.get("config"), split=options.get("split", "test"), token=default_token(None)
-        )
         return "\n\n".join(rows[column]), f"{address} ({len(rows)} rows)"
     except Exception as error:  # datasets raises a dozen unrelated classes
         raise LoadError(f"{address} cannot be loaded: {' '.join(str(error).split())[:300]}") from error
+
+
+def _read_table(path: Path) -> tuple[str, str]:
+    table = rows(path)
+    column = needed(table, TEXTS, path, "a text")
+    return "\n\n".join(str(row[column]) for row in table), f"{path.name}, column {column}"
 
 
 def _tokenizer(loaded: LoadedModel) -> Any:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from oattn_hub.adapters import Adapter, AttentionSite
@@ -32,7 +32,7 @@ class Question:
     Attributes:
         metric: name of the metric; None is the task's own.
         data, calibration: what to measure on, and what to choose by; None is bundled.
-        inputs: how many inputs each role gets; None is as many as there are, up to 32.
+        inputs: inputs to verify on; the search has half as many. None is as many as there are, up to 64.
         tokens: the user's context length; None is 128, or what the model takes.
         lengths: all lengths to search and verify at, instead of ``tokens`` and four times as many.
         compensate: which compensations may be used; None measures which helps.
@@ -76,9 +76,9 @@ class Bench:
         self.roles: Roles = share_out(
             loaded, question.data, question.calibration, question.inputs, self.lengths, question.seed
         )
-        whole = find_task(loaded, self.roles.check[0])
-        self.metric = _metric(whole, question.metric)
-        self.task: Task = whole.about(self.metric)
+        self.whole_task: Task = find_task(loaded, self.roles.check[0])
+        self.metric = _metric(self.whole_task, question.metric)
+        self.task = self.whole_task.about(self.metric)
         self.effort = Effort()
 
     @cached_property
@@ -90,26 +90,24 @@ class Bench:
         """The masked model on these inputs."""
         return Evaluator(self.loaded, self.sites, inputs, self.task)
 
-    def meter(self, stage: str, parts: Sequence[CalibrationInputs]) -> Meter:
-        """The metric on these inputs, telling the user about each set of heads."""
-        total = sum(site.n_heads for site in self.sites)
-        report: Callable[[int], None] = partial(self.question.progress, stage, total=total)
-        return Meter([self.evaluator(part) for part in parts], self.metric, self.effort, report)
+    def meter(self, parts: Sequence[CalibrationInputs]) -> Meter:
+        """The metric on these inputs."""
+        return Meter([self.evaluator(part) for part in parts], self.metric, self.effort)
 
     @cached_property
     def choice(self) -> Meter:
         """Costs that decide."""
-        return self.meter("search", self.roles.choice)
+        return self.meter(self.roles.choice)
 
     @cached_property
     def check(self) -> Meter:
         """Costs that verify."""
-        return self.meter("verification", self.roles.check)
+        return self.meter(self.roles.check)
 
     @cached_property
     def last(self) -> Meter:
         """Costs that decide nothing."""
-        return self.meter("last look", self.roles.last)
+        return self.meter(self.roles.last)
 
     def best_kind(self, heads: Removed) -> Kind:
         """The compensation that costs least for these heads on inputs it was not fitted to; none where none helps."""
@@ -120,11 +118,7 @@ class Bench:
 
     def bounds(self, heads: Removed, compensator: Compensator) -> list[float]:
         """The one-sided bound of the cost on the verification inputs, for each length."""
-        after = self.check.values(heads, compensator)
-        return [
-            upper_bound(self.metric, old, new, seed=self.question.seed)
-            for old, new in zip(self.check.before, after, strict=True)
-        ]
+        return self.check.bounds(heads, compensator, self.question.seed)
 
     def cost(self, heads: Removed, compensator: Compensator) -> dict[str, Any]:
         """What a plan says about its cost: all of it measured on this very set, with these very weights."""
@@ -153,7 +147,7 @@ class Bench:
         return {
             "kind": kind,
             "layers": len(refits),
-            "strength": self.compensator.strength if kind == "refit" else None,
+            "strengths": self.compensator.strengths(refits) if kind == "refit" else None,
             "fitted_on": self.roles.fit.description,
             "inputs": self.roles.fit.fingerprint,
             "n_inputs": len(self.roles.fit),

@@ -5,10 +5,10 @@ too, the outputs of those that stay are x. The refit is the ridge regression of 
 
     minimise  sum_t w_t | x_t V + c - y_t |^2  +  lambda | V - W_kept |^2 ,   lambda = strength * mean diag(sum w x x'),
 
-which has a closed form in the sums of x x' and x z', so the calibration inputs stream through and only two matrices a
-layer are kept. Tokens count by w_t = 1 / |residual stream|^2, because what follows the stream divides by its size; the
-ridge pulls towards the old weights, not towards zero. With kind ``"bias"`` only c moves (An et al. 2024, FLAP, arXiv
-2312.11983).
+which has a closed form in the sums of x x' and x z', so the calibration inputs stream through and only such sums are
+kept; those of half the inputs too, because the strength is what does best from one half to the other. Tokens count by
+w_t = 1 / |residual stream|^2, because what follows the stream divides by its size; the ridge pulls towards the old
+weights, not towards zero. With kind ``"bias"`` only c moves (An et al. 2024, FLAP, arXiv 2312.11983).
 
 All layers are solved at once, in sweeps. The first sweep takes the heads' outputs of the unpruned model for x: one pass
 over the inputs, and then the refit for any set of heads is free. Every further sweep takes x from the model as refitted
@@ -32,7 +32,7 @@ from oattn_hub.errors import InvalidInput
 from oattn_hub.pruning.masks import masked_sites
 from oattn_hub.pruning.projections import bias_owner, is_matrix, matrix, places, projection, write
 from oattn_hub.pruning.sites import Head, heads_of
-from oattn_hub.pruning.stacks import stacks
+from oattn_hub.pruning.stacks import SIZE, stacks
 from oattn_hub.pruning.tasks import without_labels
 from oattn_hub.pruning.watching import watched_projections
 
@@ -41,7 +41,11 @@ if TYPE_CHECKING:
 
 Kind = Literal["refit", "bias", "none"]
 KINDS: tuple[Kind, ...] = ("refit", "bias", "none")
+# Where there is only one stack of inputs to fit to; else what does best on inputs that were not fitted to.
 STRENGTH = 0.1
+STRENGTHS = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
+# Heads of a layer whose removal decides about its strength; of wide layers, where solving takes time, one.
+_TRIED, _WIDE = 3, 1024
 SWEEPS = 1
 Batch = Mapping[str, torch.Tensor]
 
@@ -64,23 +68,75 @@ Refits = Mapping[str, Refit]
 
 
 class Moments:
-    """Weighted sums over tokens of what enters an output projection, now (x) and in the unpruned model (z)."""
+    """Weighted sums over tokens of what enters an output projection, now (x) and in the unpruned model (z).
 
-    def __init__(self, features: int) -> None:
+    ``half`` holds the sums of every other stack of inputs, so that a solution for one half can be tried on the other.
+    """
+
+    def __init__(self, features: int, halved: bool = True) -> None:
         self.total, self.count = 0.0, 0
         self.x, self.z = (torch.zeros(features, dtype=torch.float64) for _ in range(2))
         self.xx, self.xz = (torch.zeros(features, features, dtype=torch.float64) for _ in range(2))
+        self.half = Moments(features, halved=False) if halved else None
+        self.stacks = 0
 
     def add(self, x: torch.Tensor, z: torch.Tensor, weights: torch.Tensor) -> None:
         """Count (tokens, features) rows with (tokens,) weights."""
-        now, then, weights = x.double().cpu(), z.double().cpu(), weights.double().cpu()
+        exact = torch.float64 if x.dtype == torch.float64 else torch.float32  # one stack is short enough for this
+        now, then, weights = x.to("cpu", exact), z.to("cpu", exact), weights.to("cpu", exact)
         weighted = now * weights[:, None]
-        self.total += float(weights.sum())
-        self.count += int((weights > 0).sum())
-        self.x += weighted.sum(0)
-        self.z += weights @ then
-        self.xx += weighted.T @ now
-        self.xz += weighted.T @ then
+        xx = weighted.T @ now
+        xz = xx if z is x else weighted.T @ then
+        self._count(float(weights.sum()), int((weights > 0).sum()), weighted.sum(0), weights @ then, xx, xz)
+        if self.half is not None and self.stacks % 2:
+            self.half._count(float(weights.sum()), int((weights > 0).sum()), weighted.sum(0), weights @ then, xx, xz)
+
+    def _count(
+        self, total: float, count: int, x: torch.Tensor, z: torch.Tensor, xx: torch.Tensor, xz: torch.Tensor
+    ) -> None:
+        self.total, self.count, self.stacks = self.total + total, self.count + count, self.stacks + 1
+        for mine, more in ((self.x, x), (self.z, z), (self.xx, xx), (self.xz, xz)):
+            mine += more
+
+    def halves(self) -> tuple[Moments, Moments] | None:
+        """Both halves; None where there was only one stack."""
+        if self.half is None or not self.half.stacks or self.half.stacks == self.stacks:
+            return None
+        rest = Moments(len(self.x), halved=False)
+        rest.total, rest.count, rest.stacks = (
+            getattr(self, name) - getattr(self.half, name) for name in ("total", "count", "stacks")
+        )
+        for name in ("x", "z", "xx", "xz"):
+            setattr(rest, name, getattr(self, name) - getattr(self.half, name))
+        return rest, self.half
+
+    def error(self, old: torch.Tensor, refit: Refit) -> float:
+        """sum_t w_t | x_t V + c - z_t W |^2, but for a part that no V and no c changes."""
+        weight, wanted = refit.weight, self.z @ old
+        shift = torch.zeros_like(wanted) if refit.shift is None else refit.shift
+        quadratic = (weight * (self.xx @ weight)).sum() - 2 * (weight * (self.xz @ old)).sum()
+        return float(quadratic + 2 * shift @ (self.x @ weight - wanted) + self.total * shift @ shift)
+
+
+def fitting_strength(moments: Moments, old: torch.Tensor, kept: Sequence[Sequence[int]], with_shift: bool) -> float:
+    """The strength whose solutions for either half of the inputs do best on the other half.
+
+    What a head says may hardly differ between the tokens of one text (an embedder's last layer pools); then the
+    regression has as many samples as texts, fits them all and is wrong on the next one, unless the ridge is strong.
+    """
+    halves = moments.halves()
+    if halves is None:
+        return STRENGTH
+    old = old.double().cpu()
+
+    def error(strength: float) -> float:
+        return sum(
+            tried.error(old, ridge(fitted, old, features, strength, with_shift))
+            for features in kept
+            for fitted, tried in (halves, halves[::-1])
+        )
+
+    return min(STRENGTHS, key=error)
 
 
 def ridge(
@@ -118,7 +174,8 @@ class Compensator:
 
     Attributes:
         kind: ``"refit"``, ``"bias"`` or ``"none"``.
-        strength: of the ridge, in parts of the mean diagonal.
+        strength: of the ridge, in parts of the mean diagonal; None takes for every layer what does best across halves
+            of the inputs.
         sweeps: how often all layers are solved; the first sweep needs no pass of its own once the unpruned model ran.
         new_biases: whether projections without a bias may be given one; stock loaders of most families know none.
     """
@@ -127,7 +184,7 @@ class Compensator:
     sites: Sequence[AttentionSite]
     inputs: Sequence[Batch]
     kind: Kind = "refit"
-    strength: float = STRENGTH
+    strength: float | None = None
     sweeps: int = SWEEPS
     new_biases: bool = True
 
@@ -135,6 +192,7 @@ class Compensator:
         if self.kind not in KINDS:
             raise InvalidInput(f"compensate is {self.kind!r}; choose from {', '.join(KINDS)}.")
         object.__setattr__(self, "_unpruned", None)
+        object.__setattr__(self, "_strengths", {})
 
     @property
     def unpruned(self) -> dict[str, Moments]:
@@ -148,7 +206,22 @@ class Compensator:
         """The same inputs and sums for another kind."""
         other = replace(self, kind=kind)
         object.__setattr__(other, "_unpruned", self.unpruned)
+        object.__setattr__(other, "_strengths", self._strengths)  # type: ignore[attr-defined]
         return other
+
+    def strength_of(self, site: AttentionSite) -> float:
+        """The ridge's strength in one layer."""
+        if self.strength is not None:
+            return self.strength
+        found: dict[str, float] = self._strengths  # type: ignore[attr-defined]
+        if site.module_name not in found:
+            old = matrix(site)
+            count = min(_TRIED if len(old) <= _WIDE else 1, site.n_heads)
+            tried = {round(place) for place in torch.linspace(0, site.n_heads - 1, count).tolist()}
+            kept = [places(site, set(range(site.n_heads)) - {head}) for head in sorted(tried)]
+            moments = self.unpruned[site.module_name]
+            found[site.module_name] = fitting_strength(moments, old, kept, self.shifts(site))
+        return found[site.module_name]
 
     def refits(self, heads: Collection[Head], sweeps: int | None = None) -> dict[str, Refit]:
         """New output projections for the layers that lose heads; none where nothing is compensated."""
@@ -158,6 +231,10 @@ class Compensator:
         for _ in range((self.sweeps if sweeps is None else sweeps) - 1):
             found = self.solve(collect(self.loaded, self.sites, self.inputs, heads, found), heads)
         return found
+
+    def strengths(self, names: Collection[str]) -> list[float]:
+        """The strengths of these modules, in model order."""
+        return [self.strength_of(site) for site in self.sites if site.module_name in names and not site.turn]
 
     def shifts(self, site: AttentionSite) -> bool:
         """Whether a bias makes good for the mean of what is removed from this layer."""
@@ -171,7 +248,7 @@ class Compensator:
         xx = moments.xx[kept][:, kept]
         if self.shifts(site):
             xx = xx - torch.outer(moments.x[kept], moments.x[kept]) / moments.total
-        ridge_part = damping(xx, self.strength) * torch.eye(len(kept), dtype=torch.float64)
+        ridge_part = damping(xx, self.strength_of(site)) * torch.eye(len(kept), dtype=torch.float64)
         inverse: torch.Tensor = torch.linalg.inv(xx + ridge_part)
         return inverse
 
@@ -183,7 +260,7 @@ class Compensator:
             if not removed or site.turn or site.module_name not in moments:
                 continue
             kept = places(site, set(range(site.n_heads)) - set(removed))
-            solve = bias_only if self.kind == "bias" else partial(ridge, strength=self.strength)
+            solve = bias_only if self.kind == "bias" else partial(ridge, strength=self.strength_of(site))
             found[site.module_name] = solve(moments[site.module_name], matrix(site), kept, with_shift=self.shifts(site))
         return found
 
@@ -203,7 +280,7 @@ def collect(
 ) -> dict[str, Moments]:
     """Sums over the inputs for every module: x without ``heads`` and with ``refits``, z of the model as it is."""
     found: dict[str, Moments] = {}
-    for stack, _ in stacks(loaded, inputs):
+    for stack, _ in stacks(loaded, inputs, max(1, min(SIZE, len(inputs) // 4))):  # at least 4, for two halves
         then = _run(loaded, sites, stack)
         if heads:
             with refitted(sites, refits or {}), masked_sites(loaded.model, sites, heads):
@@ -214,7 +291,8 @@ def collect(
             layer = site.layer
             if layer in now and layer in then and is_matrix(site):
                 sums = found.setdefault(site.module_name, Moments(then[layer].features.shape[-1]))
-                sums.add(now[layer].rows, then[layer].rows, then[layer].weights(stack))
+                rows = then[layer].rows
+                sums.add(rows if now is then else now[layer].rows, rows, then[layer].weights(stack))
     return found
 
 

@@ -139,9 +139,9 @@ def disjoint_inputs(
     """Inputs to choose heads by and inputs to measure the cost on, checked to have nothing in common."""
     held_out = held_out_inputs(loaded, data, n_held_out, tokens, seed)
     if calibration is not None:
-        seen = calibration_inputs(loaded, calibration, n_seen, tokens, seed)
+        seen = calibration_inputs(loaded, calibration, n_seen, tokens, seed, labels=True)
     else:
-        seen = calibration_inputs(loaded, data, n_seen, tokens, seed, "calibration")
+        seen = calibration_inputs(loaded, data, n_seen, tokens, seed, "calibration", labels=True)
         if is_ready_made(data):
             seen = _part(seen, 0, min(n_seen, len(seen) // 3))
     shared = {batch_fingerprint(batch) for batch in seen} & {batch_fingerprint(batch) for batch in held_out}
@@ -155,7 +155,7 @@ def disjoint_inputs(
 
 def held_out_inputs(loaded: LoadedModel, data: Any, count: int, tokens: int, seed: int) -> CalibrationInputs:
     """The half of the data that calibration never uses; of ready-made batches, the last two thirds."""
-    inputs = calibration_inputs(loaded, data, count, tokens, seed, "evaluation")
+    inputs = calibration_inputs(loaded, data, count, tokens, seed, "evaluation", labels=True)
     if not is_ready_made(data):
         return inputs
     if len(inputs) < 4:

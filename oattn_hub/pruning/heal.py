@@ -30,8 +30,8 @@ from oattn_hub.pruning.tasks import Task, divergence
 if TYPE_CHECKING:
     from oattn_hub.pruning.pruned import PrunedModel
 
-# Inputs of one step, steps between two looks, and looks without progress that end the training.
-_BATCH, _STEPS, _PATIENCE = 4, 8, 4
+# Inputs of one step, steps between two looks, looks without progress that end the training, and inputs of one look.
+_BATCH, _STEPS, _PATIENCE, _SEEN = 4, 12, 4, 24
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def heal(
     data: Any = None,
     calibration: Any = None,
     minutes: float = 5.0,
-    inputs: int | None = 64,
+    inputs: int | None = None,
     tokens: int | None = None,
     lengths: Sequence[int] | None = None,
     rate: float = 3e-4,
@@ -64,7 +64,7 @@ def heal(
         model: the unpruned model; None is the one the plan was made for.
         data, calibration, inputs, tokens, lengths, seed: as for a plan; trained on what a plan would be fitted to.
         minutes: how long at most.
-        rate: the learning rate (Adam).
+        rate: the learning rate (Adam) at the start; it falls to zero as the time runs out.
         report: called after every look.
     """
     if not minutes > 0:
@@ -76,7 +76,8 @@ def heal(
     bench = Bench(teacher, question)
     student = replace(pruned.loaded, model=copy.deepcopy(pruned.model).eval())
     weights = trained_parameters(teacher, student, pruned.plan.adapter)
-    held_out = [batch for part in bench.roles.choice for batch in part]
+    each = max(1, _SEEN // len(bench.roles.choice))
+    held_out = [batch for part in bench.roles.choice for batch in part[:each]]
     healer = _Healer(teacher, student, bench.task, weights, rate, seed)
     looks = healer.run(bench.roles.fit, held_out, 60 * minutes, report)
     plan = replace(
@@ -124,7 +125,9 @@ class _Healer:
         self.wanted = {name: p.requires_grad for name, p in student.model.named_parameters()}
         for name, parameter in student.model.named_parameters():
             parameter.requires_grad_(name in weights)
-        self.optimiser = torch.optim.Adam(weights.values(), lr=rate)
+        # Steps are smaller than what 16 bits can add to a weight, so they are taken in 32.
+        self.exact = {name: weight.detach().float().clone() for name, weight in weights.items()}
+        self.rate, self.optimiser = rate, torch.optim.Adam(self.exact.values(), lr=rate)
 
     def run(
         self, train: CalibrationInputs, held_out: Sequence[Any], seconds: float, report: Callable[[Look], None]
@@ -135,7 +138,7 @@ class _Healer:
         report(looks[0])
         best, kept = looks[0].loss, self._state()
         while time.perf_counter() - start < seconds and self._may_improve(looks):
-            steps = self._steps(train, start + seconds)
+            steps = self._steps(train, start, seconds)
             looks.append(Look(looks[-1].step + steps, time.perf_counter() - start, self._loss(held_out)))
             report(looks[-1])
             if looks[-1].loss < best:
@@ -154,20 +157,31 @@ class _Healer:
     def _state(self) -> dict[str, torch.Tensor]:
         return {name: parameter.detach().clone() for name, parameter in self.weights.items()}
 
-    def _steps(self, train: CalibrationInputs, end: float) -> int:
+    def _steps(self, train: CalibrationInputs, start: float, seconds: float) -> int:
         """A few steps on inputs of one length each, drawn anew."""
         for done in range(_STEPS):
-            if done and time.perf_counter() > end:
+            left = 1 - (time.perf_counter() - start) / seconds
+            if done and left <= 0:
                 return done
+            for group in self.optimiser.param_groups:
+                group["lr"] = self.rate * max(left, 0.0)
             first = train[int(torch.randint(len(train), (1,), generator=self.generator))]
             alike = [batch for batch in train if _shapes(batch) == _shapes(first)]
             order = torch.randperm(len(alike), generator=self.generator)[:_BATCH].tolist()
-            self.optimiser.zero_grad()
             with torch.enable_grad():
                 for loss in self._losses([alike[place] for place in order]):
                     (loss / len(order)).backward()
-            self.optimiser.step()
+            self._step()
         return _STEPS
+
+    def _step(self) -> None:
+        for name, weight in self.weights.items():
+            self.exact[name].grad = None if weight.grad is None else weight.grad.float()
+            weight.grad = None
+        self.optimiser.step()
+        with torch.no_grad():
+            for name, weight in self.weights.items():
+                weight.copy_(self.exact[name])
 
     def _losses(self, inputs: Sequence[Any]) -> list[torch.Tensor]:
         """For each stack of inputs the sum of their divergences."""

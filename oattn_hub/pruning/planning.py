@@ -18,11 +18,12 @@ from oattn_hub.pruning.bounds import fixed_sequence
 from oattn_hub.pruning.heads import lowest, structure_of
 from oattn_hub.pruning.plan import PruningPlan
 from oattn_hub.pruning.scores import Subject, get_score
-from oattn_hub.pruning.search import RANKINGS, Search, by_head, sequence
+from oattn_hub.pruning.search import RANKINGS, Search, by_head
 from oattn_hub.pruning.units import Choice, Removed, Shape, Unit
 from oattn_hub.records import Head
 
 if TYPE_CHECKING:
+    from oattn_hub.adapters import AttentionSite
     from oattn_hub.models.load import LoadedModel
     from oattn_hub.pruning.compensate import Kind, Refits
     from oattn_hub.pruning.tasks import Metric
@@ -42,6 +43,7 @@ def plan_from_report(
     metric: str | None = None,
     score: str | None = None,
     min_heads_per_layer: int = 0,
+    keep: Iterable[Head] = (),
     unit: Unit = "heads",
     shape: Shape = "free",
     compensate: Kind | bool | None = None,
@@ -70,6 +72,8 @@ def plan_from_report(
         metric: what the budget is about instead: ``loss``, ``accuracy``, ``mrr`` or ``divergence``.
         score: rank by this score (or ``fisher``, ``obs``) instead of what was measured to cost least.
         min_heads_per_layer: leave at least so many heads in every layer; 0 lets whole layers go.
+        keep: heads that stay whatever they cost. A budget also leaves those that Whisper's ``alignment_heads`` names,
+            as its times of words come from them.
         unit: what goes as a whole: ``heads``, key/value ``groups`` or ``layers``.
         shape: ``free``, ``even`` groups within a layer, or ``uniform`` over all layers.
         compensate: ``"refit"``, ``"bias"`` or ``"none"`` (True and False are the first and the last); None takes what
@@ -77,7 +81,7 @@ def plan_from_report(
         model: the model, if it is not to be loaded from where the report says.
         data, calibration: what to measure on, and what to choose by; None is bundled. Whatever is given, choosing,
             verifying and the last look share no input (:mod:`oattn_hub.pruning.roles`).
-        inputs: inputs of each of these; None is as many as there are, up to 32.
+        inputs: inputs to verify on; the search has half as many. None is as many as there are, up to 64.
         tokens: your context length; None is 128, or what the model takes. Verified also at four times as many.
         lengths: all lengths to search and verify at instead.
         seed: of inputs, random signs and bootstrap.
@@ -110,7 +114,8 @@ def plan_from_report(
         progress,
         permissions,
     )
-    choice = _Choice(report, min_heads_per_layer, unit, shape)
+    choice = _Choice(report, min_heads_per_layer, unit, shape, frozenset((int(a), int(b)) for a, b in keep))
+    choice.checked(choice.keep)
     if heads is not None:
         return _measured(choice, choice.checked(heads), "by hand", {"heads": "named"}, question, model)
     if max_loss_increase is not None:
@@ -127,6 +132,7 @@ class _Choice:
     floor: int
     unit: Unit = "heads"
     shape: Shape = "free"
+    keep: frozenset[Head] = frozenset()
 
     @property
     def heads(self) -> list[Head]:
@@ -148,7 +154,9 @@ class _Choice:
         return chosen
 
     def lowest(self, values: Mapping[Head, float], count: int) -> list[Head]:
-        return lowest(values, count, self.floor, self.shared)
+        most = min(count, len(values) - len(self.keep))
+        prices = {head: float("inf") if head in self.keep else value for head, value in values.items()}
+        return [head for head in lowest(prices, most, self.floor, self.shared) if head not in self.keep]
 
     def plan(
         self,
@@ -165,7 +173,9 @@ class _Choice:
         layers: dict[int, int] = {}
         for layer, _ in self.heads:
             layers[layer] = layers.get(layer, 0) + 1
-        floor = {"min_heads_per_layer": self.floor} if self.floor else {}
+        floor: dict[str, Any] = {"min_heads_per_layer": self.floor} if self.floor else {}
+        if self.keep:
+            floor["keep"] = sorted(self.keep)
         form = {name: value for name, value in (("unit", self.unit), ("shape", self.shape)) if value not in _PLAIN}
         return PruningPlan(
             heads=heads,
@@ -271,21 +281,32 @@ def _finished(
 
 def _search(choice: _Choice, score: str | None, bench: Bench) -> tuple[Search, str, Kind, dict[str, float]]:
     """A search by the ranking and with the compensation that cost least in a trial, or by those named."""
-    rules = Choice.of(
-        bench.sites, choice.heads, floor=choice.floor, shared=choice.shared, unit=choice.unit, shape=choice.shape
-    )
+    keep = choice.keep | alignment_heads(bench.loaded, bench.sites)
+    form: dict[str, Any] = {"unit": choice.unit, "shape": choice.shape, "keep": keep}
+    rules = Choice.of(bench.sites, choice.heads, floor=choice.floor, shared=choice.shared, **form)
     scores = {}
     if score is not None and score not in RANKINGS:
         subject = Subject(
-            bench.loaded, bench.roles.fit, bench.task, choice.report, bench.question.adapter, bench.question.seed
+            bench.loaded, bench.roles.rank, bench.whole_task, choice.report, bench.question.adapter, bench.question.seed
         )
         scores[score] = by_head(get_score(score).measure(subject), subject.heads)
-    proposing = bench.evaluator(bench.roles.fit)
-    search = Search(proposing, bench.compensator, bench.choice, rules, scores, bench.question.seed)
+    proposing = bench.evaluator(bench.roles.rank)
+    question = bench.question
+    search = Search(proposing, bench.compensator, bench.choice, rules, scores, question.seed, question.progress)
     rankings = RANKINGS if score is None else (score,)
     if len(rankings) == len(bench.question.kinds) == 1:
         return search, rankings[0], bench.question.kinds[0], {}
     return search, *search.choose(rankings, bench.question.kinds)
+
+
+def alignment_heads(loaded: LoadedModel, sites: Sequence[AttentionSite]) -> frozenset[Head]:
+    """Cross attention heads that the model's own generation config reads times off, in our numbers."""
+    config: Any = getattr(loaded.model, "generation_config", None)
+    named = {(int(layer), int(head)) for layer, head in getattr(config, "alignment_heads", None) or ()}
+    cross = [site for site in sites if site.group == "cross"]
+    return frozenset(
+        (site.layer, head) for number, site in enumerate(cross) for layer, head in named if layer == number
+    )
 
 
 def _within_budget(choice: _Choice, budget: float, score: str | None, question: Question, model: Any) -> PruningPlan:
@@ -293,12 +314,14 @@ def _within_budget(choice: _Choice, budget: float, score: str | None, question: 
     search, ranking, kind, trials = _search(choice, score, bench)
     search = search.compensating(kind)
     path = search.path(ranking, budget)
-    plans = sequence(path, budget)
+    plans = search.sequence(ranking, path, budget)
 
     def holds(heads: Removed) -> bool:
+        question.progress("verification", plans.index(heads), len(plans))
         return max(bench.bounds(heads, search.compensator)) <= budget
 
     accepted, tested = fixed_sequence(plans, holds)
+    question.progress("verification", len(plans), len(plans))
     how = {
         "max_loss_increase": budget,
         "metric": bench.metric.name,

@@ -3,13 +3,16 @@
 ========== ============================================================ =====================================
 part        what it decides                                              where it comes from
 ========== ============================================================ =====================================
-fit         rankings and refits                                          first half of the calibration data
+fit         refits                                                       first third of the calibration data
+rank        which heads go next                                          its second third, up to one half
 choice      which ranking, which compensation, how far to go             its second half
 check       whether the budget holds, each plan tested once              first half of the evaluation data
 last        nothing: one last look                                       its second half
 ========== ============================================================ =====================================
 
-All but ``fit`` come once for every length; ``fit`` mixes the lengths.
+``choice``, ``check`` and ``last`` come once for every length; ``fit`` and ``rank`` mix the lengths. A ranking on the
+inputs of the refit would believe that the refit does as well on others. A refit needs many texts and no more than one
+forward pass, so ``fit`` has more inputs than the others where the model is small.
 """
 
 from __future__ import annotations
@@ -20,15 +23,19 @@ from typing import Any
 
 from oattn_hub.errors import InvalidInput
 from oattn_hub.inputs import CalibrationInputs, calibration_inputs
-from oattn_hub.inputs.texts import available, longest_context
+from oattn_hub.inputs.calibration import available_inputs, has_own_lengths
+from oattn_hub.inputs.texts import longest_context
 from oattn_hub.models.identify import batch_fingerprint
 from oattn_hub.models.load import LoadedModel
 from oattn_hub.pruning.evaluation import alternating, is_ready_made
 
-# Tokens of an input, and inputs a part, where the user names none.
-TOKENS, INPUTS = 128, 32
+# Tokens of an input, and inputs to verify on, where the user names none. The search has half as many: what a bound
+# allows depends on how many inputs it rests on, and a plan is verified less often than it is changed.
+TOKENS, INPUTS = 128, 64
 # A bound from fewer inputs than this is wide, so longer inputs are not made fewer than this.
 _FEWEST = 16
+# Refits see so many times as many inputs at most, and so many only as parameters x tokens allow: half a minute's work.
+_FIT_TIMES, _FIT_WORK = 16, 4e12
 
 
 @dataclass(frozen=True)
@@ -36,6 +43,7 @@ class Roles:
     """Who sees which inputs; ``lengths`` names the tokens of ``choice``, ``check`` and ``last``."""
 
     fit: CalibrationInputs
+    rank: CalibrationInputs
     choice: list[CalibrationInputs]
     check: list[CalibrationInputs]
     last: list[CalibrationInputs]
@@ -43,7 +51,7 @@ class Roles:
     @property
     def searched_on(self) -> str:
         """Everything the search has seen."""
-        return "; ".join(part.description for part in (self.fit, *self.choice))
+        return "; ".join(part.description for part in (self.fit, self.rank, *self.choice))
 
 
 def context_lengths(
@@ -53,8 +61,8 @@ def context_lengths(
 
     Never more than the model takes; ready-made inputs, images and sounds have the one length that they have.
     """
-    if loaded.modality != "text" or is_ready_made(data):
-        return [tokens or TOKENS]
+    if has_own_lengths(loaded, data):
+        return [tokens or min(TOKENS, longest_context(loaded) or TOKENS) if loaded.modality == "text" else TOKENS]
     if lengths:
         return sorted({int(length) for length in lengths})
     limit = longest_context(loaded) or 10**9
@@ -70,40 +78,64 @@ def share_out(
         roles = _from_ready_made(loaded, data, calibration, inputs, lengths, seed)
     else:
         own = calibration is not None
-        first, second = ((0.0, 0.5), (0.5, 1.0)) if own else ((0.0, 0.25), (0.25, 0.5))
-        seen = calibration if own else data
+        seen, end = (calibration, 1.0) if own else (data, 0.5)  # of one text, the second half is to measure on
         if is_ready_made(calibration):
-            fit, choice = alternating(calibration_inputs(loaded, calibration))
+            fit, rank, choice = _thirds(calibration_inputs(loaded, calibration))
             choices = [choice]
         else:
-            fit = _joined(_by_length(loaded, seen, inputs, lengths, first, seed))
-            choices = _by_length(loaded, seen, inputs, lengths, second, seed)
+            half = None if inputs is None else -(-inputs // 2)
+            most = _fit_times(loaded, half, lengths)
+            fit = _joined(_by_length(loaded, seen, half, lengths, (0.0, end / 3), seed, INPUTS // 2, most))
+            rank = _joined(_by_length(loaded, seen, half, lengths, (end / 3, end / 2), seed, INPUTS // 2))
+            choices = _by_length(loaded, seen, half, lengths, (end / 2, end), seed, INPUTS // 2)
         third, fourth = ((0.0, 0.5), (0.5, 1.0)) if own and data is not None else ((0.5, 0.75), (0.75, 1.0))
         check = _by_length(loaded, data, inputs, lengths, third, seed)
-        roles = Roles(fit, choices, check, _by_length(loaded, data, inputs, lengths, fourth, seed))
+        roles = Roles(fit, rank, choices, check, _by_length(loaded, data, inputs, lengths, fourth, seed))
     _refuse_overlap(roles)
     return roles
 
 
+def _fit_times(loaded: LoadedModel, inputs: int | None, lengths: Sequence[int]) -> int:
+    """How many times as many inputs a refit gets."""
+    work = float(loaded.info.n_parameters) * (inputs or INPUTS // 2) * lengths[0] * (2 * len(lengths) - 1)
+    return int(max(1, min(_FIT_TIMES, _FIT_WORK / max(work, 1.0))))
+
+
 def _by_length(
-    loaded: LoadedModel, data: Any, inputs: int | None, lengths: Sequence[int], part: tuple[float, float], seed: int
+    loaded: LoadedModel,
+    data: Any,
+    inputs: int | None,
+    lengths: Sequence[int],
+    part: tuple[float, float],
+    seed: int,
+    usual: int = INPUTS,
+    times: int = 1,
 ) -> list[CalibrationInputs]:
-    return [
-        calibration_inputs(loaded, data, _count(loaded, data, inputs, lengths[0], length, part), length, seed, part)
-        for length in lengths
-    ]
+    """Inputs of every length; with ``times``, more of them where the data has more."""
+    found = []
+    for length in lengths:
+        count = _count(loaded, data, inputs, usual, lengths[0], length, part)
+        if times > 1:
+            count = min(times * count, max(count, available_inputs(loaded, data, length, part) or times * count))
+        found.append(_inputs(loaded, data, count, length, seed, part))
+    return found
+
+
+def _inputs(
+    loaded: LoadedModel, data: Any, count: int, tokens: int, seed: int, part: tuple[float, float]
+) -> CalibrationInputs:
+    return calibration_inputs(loaded, data, count, tokens, seed, part, labels=True)
 
 
 def _count(
-    loaded: LoadedModel, data: Any, inputs: int | None, first: int, length: int, part: tuple[float, float]
+    loaded: LoadedModel, data: Any, inputs: int | None, usual: int, first: int, length: int, part: tuple[float, float]
 ) -> int:
-    """As many as asked for; longer inputs are fewer, for about as many tokens. By default no more than there are."""
-    wanted = inputs or INPUTS
+    """As many as asked for; longer inputs are fewer, for twice as many tokens. By default no more than there are."""
+    wanted = inputs or usual
     if length > first:
-        wanted = min(wanted, max(_FEWEST, wanted * first // length))
-    if inputs is None and loaded.modality == "text":
-        wanted = min(wanted, max(1, available(loaded, data, length, part)))
-    return wanted
+        wanted = min(wanted, max(_FEWEST, 2 * wanted * first // length))
+    most = available_inputs(loaded, data, length, part) if inputs is None else None
+    return wanted if most is None else min(wanted, max(1, most))
 
 
 def _joined(parts: Sequence[CalibrationInputs]) -> CalibrationInputs:
@@ -129,9 +161,21 @@ def _from_ready_made(
         )
     most = inputs or len(held_out)
     middle = first + min(most, -(-2 * (len(held_out) - first) // 3))
-    fit, choice = alternating(seen)
+    fit, rank, choice = _thirds(seen)
     last = _slice(held_out, middle, min(middle + most, len(held_out)))
-    return Roles(fit, [choice], [_slice(held_out, first, middle)], [last])
+    return Roles(fit, rank, [choice], [_slice(held_out, first, middle)], [last])
+
+
+def _thirds(inputs: CalibrationInputs) -> tuple[CalibrationInputs, CalibrationInputs, CalibrationInputs]:
+    """What fits, what ranks and what chooses; few inputs are halved, and rank what they fit."""
+    if len(inputs) < 6:
+        fit, choice = alternating(inputs)
+        return fit, fit, choice
+    described = [f"every third input from {start} of {inputs.description}" for start in range(3)]
+    fit, rank, choice = (
+        CalibrationInputs(tuple(inputs[start::3]), words, inputs.tokens) for start, words in enumerate(described)
+    )
+    return fit, rank, choice
 
 
 def _slice(inputs: CalibrationInputs, start: int, stop: int) -> CalibrationInputs:
@@ -141,7 +185,7 @@ def _slice(inputs: CalibrationInputs, start: int, stop: int) -> CalibrationInput
 
 def _refuse_overlap(roles: Roles) -> None:
     parts = {
-        "search": {batch_fingerprint(batch) for part in (roles.fit, *roles.choice) for batch in part},
+        "search": {batch_fingerprint(batch) for part in (roles.fit, roles.rank, *roles.choice) for batch in part},
         "verification": {batch_fingerprint(batch) for part in roles.check for batch in part},
         "last look": {batch_fingerprint(batch) for part in roles.last for batch in part},
     }

@@ -2,7 +2,7 @@
 
 A ranking proposes which heads go next from the model as pruned and refitted so far; what the proposal really costs is
 measured on inputs that no ranking and no refit has seen. Before the search begins, a few rankings and compensations
-remove the same share of the heads, and the pair that was measured to cost least goes on (:func:`Search.choose`).
+remove the same share of the heads, and those that were measured to cost least go on (:func:`Search.choose`).
 
 ========== =====================================================================================================
 fisher     slopes of the loss along what removal and refit do to the weights, one backward pass a round
@@ -17,14 +17,18 @@ Prunings in rounds: Michel, Levy, Neubig 2019 (arXiv 1905.10650).
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from oattn_hub.progress import Progress, silent
+from oattn_hub.pruning.bounds import upper_bound
 from oattn_hub.pruning.compensate import Compensator, Kind
 from oattn_hub.pruning.fisher import displaced, fisher, removals
 from oattn_hub.pruning.units import Choice, Removed
@@ -35,44 +39,78 @@ if TYPE_CHECKING:
     from oattn_hub.pruning.tasks import Metric
 
 Values = NDArray[np.float64]
-# A cost that moves up and down may come back: so many rounds in a row above the budget end the search.
-_PATIENCE = 2
+# A cost that moves up and down may come back: the search ends above this many budgets, or twice in a row above one.
+_FAR, _PATIENCE = 1.5, 2
 # The share of the heads at which rankings and compensations are compared before the search.
 _TRIAL = 0.15
+# The sets to verify begin where the bound on the search's own inputs reaches this part of the budget, and end where
+# the mean does: what is far within need not be tested, and the verification decides by itself where to stop.
+_BOUND_FROM, _MEAN_TO = 0.7, 1.1
+# A block of heads that went together is verified in so many parts, and at most so many sets are.
+_PARTS, _MOST = 4, 8
 RANKINGS = ("fisher", "obs")
 
 
 @dataclass(frozen=True)
 class Step:
-    """Heads removed so far, in the order of removal, and how much worse that was measured to be."""
+    """Heads removed so far, in the order of removal, how much worse that was measured to be, and its upper bound."""
 
     heads: Removed
     increase: float
+    upper: float = 0.0
+
+    def towards(self, other: Step, share: float) -> tuple[float, float]:
+        """What the mean and the bound may be when a share of the block between has gone."""
+        return tuple(  # type: ignore[return-value]
+            old + share * (new - old) for old, new in ((self.increase, other.increase), (self.upper, other.upper))
+        )
 
 
-def walk(propose: Callable[[Removed], Removed], increase: Callable[[Removed], float], budget: float) -> list[Step]:
+def walk(propose: Callable[[Removed], Removed], measure: Callable[[Removed], Step], budget: float) -> list[Step]:
     """Remove block after block until the cost stays above the budget.
 
     >>> def one_more(gone): return (*gone, (0, len(gone)))
-    >>> [step.increase for step in walk(one_more, lambda gone: 0.5 * len(gone), 0.6)]
+    >>> [step.increase for step in walk(one_more, lambda gone: Step(gone, 0.5 * len(gone)), 0.9)]
     [0.0, 0.5, 1.0, 1.5]
     """
     path, above = [Step((), 0.0)], 0
-    while above < _PATIENCE:
+    while above < _PATIENCE and path[-1].increase <= _FAR * budget:
         heads = propose(path[-1].heads)
         if len(heads) <= len(path[-1].heads):
             break
-        path.append(Step(heads, increase(heads)))
+        path.append(measure(heads))
         above = above + 1 if path[-1].increase > budget else 0
     return path
 
 
-def sequence(path: Sequence[Step], budget: float, most: int = 6) -> list[Removed]:
-    """The sets to verify, from few heads to many: those within the budget on the search's inputs, thinned evenly."""
-    within = [step.heads for step in path if step.heads and step.increase <= budget]
-    if len(within) <= most:
-        return within
-    return [within[round(place)] for place in np.linspace(0, len(within) - 1, most)]
+def sequence(
+    path: Sequence[Step], budget: float, part: Callable[[Removed, Removed, float], Removed], most: int = _MOST
+) -> list[Removed]:
+    """The sets to verify, from few heads to many; named before the verification inputs are looked at.
+
+    Args:
+        path: what the search measured.
+        budget: what is allowed.
+        part: a share of a block: heads gone before it, heads gone after it, the share.
+        most: how many sets at most.
+    """
+    last = max((number for number, step in enumerate(path) if step.increase <= budget), default=0)
+    found: dict[Removed, tuple[float, float]] = {}
+    for before, after in pairwise(path[: last + 2]):
+        for share in np.linspace(0, 1, _PARTS + 1)[1:].tolist():
+            heads = part(before.heads, after.heads, share)
+            if len(heads) > len(before.heads):
+                found.setdefault(heads, before.towards(after, share))
+    sets = [heads for heads, (mean, _) in found.items() if mean <= _MEAN_TO * budget]
+    close = [number for number, heads in enumerate(sets) if found[heads][1] > _BOUND_FROM * budget]
+    first = max(0, min([*close, len(sets) // 2]) - 1)
+    return _thinned(sets[first:], most)
+
+
+def _thinned(sets: list[Removed], most: int) -> list[Removed]:
+    if len(sets) <= most:
+        return sets
+    return [sets[round(place)] for place in np.linspace(0, len(sets) - 1, most)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,14 +171,8 @@ class Effort:
 class Meter:
     """One metric on some inputs of each length: how much worse it gets without some heads, each set measured once."""
 
-    def __init__(
-        self,
-        evaluators: Sequence[Evaluator],
-        metric: Metric,
-        effort: Effort | None = None,
-        report: Callable[[int], None] = lambda _: None,
-    ) -> None:
-        self.evaluators, self.metric, self.report = evaluators, metric, report
+    def __init__(self, evaluators: Sequence[Evaluator], metric: Metric, effort: Effort | None = None) -> None:
+        self.evaluators, self.metric = evaluators, metric
         self.effort = effort or Effort()
         self.before = [evaluator.baseline[metric.name] for evaluator in evaluators]
         self.measured: dict[tuple[frozenset[Head], Kind], list[Values]] = {}
@@ -151,7 +183,6 @@ class Meter:
             return self.before
         key = (frozenset(heads), compensator.kind)
         if key not in self.measured:
-            self.report(len(heads))
             refits = compensator.refits(heads)
             self.measured[key] = [one.without(heads, refits)[self.metric.name] for one in self.evaluators]
             self.effort.evaluations += 1
@@ -163,17 +194,27 @@ class Meter:
         pairs = zip(self.before, self.values(heads, compensator), strict=True)
         return max(self.metric.increase(float(old.mean()), float(new.mean())) for old, new in pairs)
 
+    def bounds(self, heads: Removed, compensator: Compensator, seed: int = 0) -> list[float]:
+        """The one-sided bound of the cost, for each length."""
+        pairs = zip(self.before, self.values(heads, compensator), strict=True)
+        return [upper_bound(self.metric, old, new, seed=seed) for old, new in pairs]
+
+    def cost(self, heads: Removed, compensator: Compensator, seed: int = 0) -> tuple[float, float]:
+        """The increase and its bound, each at the length where it is worst."""
+        return self.increase(heads, compensator), max(self.bounds(heads, compensator, seed))
+
 
 @dataclass(frozen=True, eq=False)
 class Search:
     """One model, what may go, what ranks, what makes good, and what measures.
 
     Attributes:
-        proposing: the model on the inputs that rankings (and refits) see.
-        compensator: refits on the same inputs.
+        proposing: the model on the inputs that rankings see.
+        compensator: refits on other inputs.
         meter: the cost on inputs that neither has seen.
         choice: which units may go, and how many at a time.
         scores: values of fixed rankings by head, lowest first.
+        progress: told about trials and rounds.
     """
 
     proposing: Evaluator
@@ -182,26 +223,56 @@ class Search:
     choice: Choice
     scores: Mapping[str, Mapping[Head, float]] = field(default_factory=dict)
     seed: int = 0
+    progress: Progress = silent
+    # what each ranking predicted for what was gone, so that a block can be proposed in parts
+    models: dict[tuple[str, Kind, Removed], CostModel] = field(default_factory=dict)
 
     def path(self, ranking: str, budget: float) -> list[Step]:
         """Block after block by one ranking, until the cost stays above the budget."""
-        return walk(
-            lambda gone: self.propose(ranking, gone, self.choice.step),
-            lambda gone: self.meter.increase(gone, self.compensator),
-            budget,
-        )
+        measured: list[Step] = []
 
-    def choose(self, rankings: Iterable[str], kinds: Iterable[Kind]) -> tuple[str, Kind, dict[str, float]]:
-        """The ranking and the compensation that cost least for one share of the heads, and what all of them cost."""
+        def measure(gone: Removed) -> Step:
+            measured.append(Step(gone, *self.meter.cost(gone, self.compensator, self.seed)))
+            self.progress("search", len(measured), self._rounds(measured, budget))
+            return measured[-1]
+
+        path = walk(lambda gone: self.propose(ranking, gone, self.choice.step), measure, budget)
+        self.progress("search", len(measured), len(measured))
+        return path
+
+    def _rounds(self, measured: Sequence[Step], budget: float) -> int:
+        """How many rounds there will be, if costs grow with the square of the number of heads."""
+        size, cost = len(measured[-1].heads), max(measured[-1].increase, 1e-9)
+        reach = min(size * math.sqrt(_FAR * budget / cost), len(self.choice.heads))
+        return max(len(measured) + 1, round(reach / self.choice.step) + 1)
+
+    def sequence(self, ranking: str, path: Sequence[Step], budget: float) -> list[Removed]:
+        """The sets to verify, from few heads to many."""
+
+        def part(before: Removed, after: Removed, share: float) -> Removed:
+            if share == 1:
+                return after
+            return self.propose(ranking, before, max(1, round(share * (len(after) - len(before)))))
+
+        return sequence(path, budget, part)
+
+    def choose(self, rankings: Sequence[str], kinds: Sequence[Kind]) -> tuple[str, Kind, dict[str, float]]:
+        """The ranking that cost least for one share of the heads, then the compensation that did for its choice."""
         count = self.choice.step * max(1, round(_TRIAL * len(self.choice.heads) / self.choice.step))
-        costs: dict[str, float] = {}
-        for kind in kinds:
-            trial = self.compensating(kind)
-            for ranking in rankings:
-                heads = trial.propose(ranking, (), count)
-                costs[f"{ranking} {kind}"] = trial.meter.increase(heads, trial.compensator)
-        ranking, kind_name = min(costs, key=costs.__getitem__).split()
-        return ranking, kind_name, costs  # type: ignore[return-value]
+        first, total = self.compensating(kinds[0]), len(rankings) + len(kinds) - 1
+        costs: dict[tuple[str, Kind], float] = {}
+        chosen: dict[str, Removed] = {}
+        for ranking in rankings:
+            self.progress("trials", len(costs), total)
+            chosen[ranking] = first.propose(ranking, (), count)
+            costs[ranking, kinds[0]] = self.meter.increase(chosen[ranking], first.compensator)
+        best = min(rankings, key=lambda ranking: costs[ranking, kinds[0]])
+        for kind in kinds[1:]:
+            self.progress("trials", len(costs), total)
+            costs[best, kind] = self.meter.increase(chosen[best], self.compensator.of_kind(kind))
+        self.progress("trials", total, total)
+        kind = min(kinds, key=lambda kind: costs[best, kind])
+        return best, kind, {f"{ranking} {kind}": cost for (ranking, kind), cost in costs.items()}
 
     def grown(self, ranking: str, count: int) -> Removed:
         """So many heads, block after block, without a look at what they cost; fewer where no more may go."""
@@ -222,8 +293,10 @@ class Search:
         units = self.choice.units(gone)
         if not units:
             return gone
-        model = self._by_units(ranking, units, gone)
-        return self.choice.extended(gone, units, model, count)
+        key = (ranking, self.compensator.kind, gone)
+        if key not in self.models:
+            self.models[key] = self._by_units(ranking, units, gone)
+        return self.choice.extended(gone, units, self.models[key], count)
 
     def _by_units(self, ranking: str, units: Sequence[Removed], gone: Removed) -> CostModel:
         none = np.zeros((len(units),) * 2)

@@ -10,7 +10,8 @@ import torch
 from oattn_hub.models.load import LoadedModel
 
 Batch = Mapping[str, torch.Tensor]
-SIZE = 16
+# Inputs of one call, and tokens: their logits, of a large vocabulary, must fit into memory.
+SIZE, TOKENS = 16, 1024
 
 
 def stacks(loaded: LoadedModel, inputs: Iterable[Batch], size: int = SIZE) -> Iterator[tuple[Batch, int]]:
@@ -21,7 +22,7 @@ def stacks(loaded: LoadedModel, inputs: Iterable[Batch], size: int = SIZE) -> It
     joined = loaded.library in ("transformers", "timm")
     for _, group in groupby(inputs, key=_shape):
         same = list(group)
-        step = size if joined and all(value.shape[:1] == (1,) for value in same[0].values()) else 1
+        step = _fitting(same[0], size) if joined and all(value.shape[:1] == (1,) for value in same[0].values()) else 1
         for start in range(0, len(same), step):
             part = same[start : start + step]
             yield {name: torch.cat([batch[name] for batch in part]) for name in part[0]}, len(part)
@@ -31,6 +32,12 @@ def split(said: Mapping[str, torch.Tensor], count: int) -> list[dict[str, torch.
     """What the model said on each of the ``count`` inputs of a stack: rows come in the order of the inputs."""
     parts = {name: value.unflatten(0, (count, -1)) for name, value in said.items()}
     return [{name: value[number] for name, value in parts.items()} for number in range(count)]
+
+
+def _fitting(batch: Batch, size: int) -> int:
+    """How many such inputs go into one call."""
+    tokens = batch["input_ids"].shape[-1] if "input_ids" in batch else 1
+    return max(1, min(size, TOKENS // tokens))
 
 
 def _shape(batch: Batch) -> list[tuple[str, torch.Size]]:

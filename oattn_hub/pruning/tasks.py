@@ -48,6 +48,8 @@ LABEL_LOSS = Metric("loss", "cross entropy")
 ACCURACY = Metric("accuracy", "accuracy", higher_is_better=True)
 RETRIEVAL = Metric("mrr", "mean reciprocal rank of a text's other half", higher_is_better=True)
 RETRIEVAL_LOSS = Metric("loss", "retrieval loss of a text's other half")
+PAIR_RETRIEVAL = Metric("mrr", "mean reciprocal rank of a text's partner", higher_is_better=True)
+PAIR_LOSS = Metric("loss", "retrieval loss of a text's partner")
 # Similarities are multiplied by this before the softmax, as sentence embedders are trained.
 _SCALE = 20.0
 # Random directions of an embedding that its curvature is taken from.
@@ -138,21 +140,54 @@ class LossTask(Task):
         """The task's own loss."""
         return list(self.loss([self.read(loaded, batch)], [batch]))
 
+    def about(self, metric: Metric) -> Task:
+        """If only the loss counts, nothing else is kept or computed."""
+        return LossOnly(self, metric) if metric.name == "loss" else self
+
+
+class LossOnly(Task):
+    """A task of which only the loss counts: what the model says is turned into it at once.
+
+    Logits of a large vocabulary would fill the memory, and their divergence takes longer than the model itself.
+    """
+
+    def __init__(self, whole: LossTask, metric: Metric) -> None:
+        self.whole, self.metrics = whole, (metric,)
+        self.read, self.samples, self.losses = whole.read, whole.samples, whole.losses  # type: ignore[method-assign]
+
+    def observe(self, loaded: LoadedModel, inputs: Iterable[Batch]) -> list[Any]:
+        """The loss of each input."""
+        left, found = iter(inputs), []
+        with torch.no_grad():
+            for stack, count in stacks(loaded, inputs):
+                said = split(self.read(loaded, stack), count)
+                found += self.whole.loss(said, [next(left) for _ in range(count)]).tolist()
+        return found
+
+    def measure(self, seen: Sequence[Any], reference: Sequence[Any], inputs: Sequence[Batch]) -> dict[str, Values]:
+        """The losses as they are."""
+        return {self.primary.name: np.array(seen, dtype=np.float64)}
+
 
 class LabelledTask(LossTask):
-    """A classifier on inputs that come with ``labels``."""
+    """A model with logits on inputs that come with ``labels``: a class, or the tokens of a transcript."""
 
     metrics = (DIVERGENCE_KL, ACCURACY, LABEL_LOSS)
 
     def measure(self, seen: Sequence[Any], reference: Sequence[Any], inputs: Sequence[Batch]) -> dict[str, Values]:
         """Divergence, cross entropy and accuracy."""
-        pairs = [(now["logits"], batch["labels"].reshape(-1)) for now, batch in zip(seen, inputs, strict=True)]
+        pairs = [self._counted(now, batch) for now, batch in zip(seen, inputs, strict=True)]
         right = [float((logits.argmax(-1) == labels).float().mean()) for logits, labels in pairs]
         return {**super().measure(seen, reference, inputs), "accuracy": np.array(right)}
 
     def row_losses(self, said: Said, batch: Batch) -> torch.Tensor:
         """(rows,) cross entropy."""
-        return functional.cross_entropy(said["logits"], batch["labels"].reshape(-1), reduction="none")
+        return functional.cross_entropy(*self._counted(said, batch), reduction="none")
+
+    def _counted(self, said: Said, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+        """Logits and labels of the rows that have one; others are marked by a negative number."""
+        labels = batch["labels"].reshape(-1)
+        return said["logits"][labels >= 0], labels[labels >= 0]
 
 
 class CausalTask(LossTask):
@@ -235,6 +270,21 @@ class RetrievalTask(EmbeddingTask):
         return -functional.log_softmax(_SCALE * _similarity(seen), dim=1).diagonal()
 
 
+class PairsTask(RetrievalTask):
+    """An embedder on texts that come with a partner: a text must find its own among all partners."""
+
+    metrics = (DIVERGENCE_COSINE, PAIR_RETRIEVAL, PAIR_LOSS)
+
+    def read(self, loaded: LoadedModel, batch: Batch) -> Said:
+        """Embeddings of each text and of its partner, whose tokens lie under ``labels``."""
+        text = readout(loaded, without_labels(batch))
+        return {
+            **text,
+            "first": text["embedding"],
+            "second": readout(loaded, {"input_ids": batch["labels"]})["embedding"],
+        }
+
+
 def _similarity(seen: Sequence[Any]) -> torch.Tensor:
     """Cosines of every first half with every second half."""
     first, second = (functional.normalize(torch.cat([s[half] for s in seen]), dim=-1) for half in _HALVES)
@@ -245,7 +295,9 @@ def find_task(loaded: LoadedModel, inputs: CalibrationInputs) -> Task:
     """The task of a model, from its class and from what its inputs carry."""
     name = type(loaded.model).__name__
     if "labels" in inputs[0]:
-        return LabelledTask()
+        with torch.no_grad():
+            said = readout(loaded, without_labels(inputs[0]))
+        return PairsTask() if "embedding" in said else LabelledTask()
     if loaded.library == "transformers" and name.endswith(("ForCausalLM", "LMHeadModel")):
         return CausalTask()
     mask = getattr(loaded.processor, "mask_token_id", None)

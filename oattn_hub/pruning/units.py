@@ -21,7 +21,7 @@ Shape = Literal["free", "even", "uniform"]
 UNITS: tuple[Unit, ...] = ("heads", "groups", "layers")
 SHAPES: tuple[Shape, ...] = ("free", "even", "uniform")
 # Part of the heads that goes in each round.
-_SHARE = 0.04
+_SHARE = 0.08
 
 
 class Choice:
@@ -36,6 +36,7 @@ class Choice:
         shape: ``free``; ``even``: all key/value groups of a layer keep equally many queries; ``uniform``: all layers
             keep equally many heads, and all their groups equally many queries, so that a config can say it.
         n_kv_heads: key/value heads of each layer; None means as many as heads.
+        keep: heads that stay.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class Choice:
         unit: Unit = "heads",
         shape: Shape = "free",
         n_kv_heads: Mapping[int, int] | None = None,
+        keep: Collection[Head] = (),
     ) -> None:
         for name, value, known in (("unit", unit, UNITS), ("shape", shape, SHAPES)):
             if value not in known:
@@ -54,7 +56,7 @@ class Choice:
             raise InvalidInput(f"Whole layers cannot be removed in shape {shape!r}; leave the shape free.")
         if shape == "uniform" and shared:
             raise InvalidInput("Layers that share their weights are alike in any case; leave the shape free.")
-        self.heads, self.unit = heads, unit
+        self.heads, self.unit, self.keep = heads, unit, frozenset(keep)
         self.floor = max(floor, 1) if shape == "uniform" else floor
         self.bundles = bundles(heads, shared)
         self.step = max(1, round(_SHARE * len(heads)))
@@ -96,7 +98,9 @@ class Choice:
         return tuple(found)
 
     def _may_go(self, unit: Removed, lost: set[Head]) -> bool:
-        """Whether every layer keeps its floor without this unit."""
+        """Whether no head of this unit must stay, and every layer keeps its floor without it."""
+        if self.keep & set(unit):
+            return False
         for layer in {layer for layer, _ in unit}:
             left = self.counts[layer] - sum(where == layer for where, _ in lost | set(unit))
             if left < self.floor:
@@ -119,7 +123,7 @@ class Choice:
         price = {unit[0]: cost for unit, cost in zip(units, costs, strict=True)}
 
         def each(row: Iterable[Head]) -> float:
-            costs = [price[head] for head in row]
+            costs = [price.get(head, float("inf")) for head in row]  # a head that must stay has no price
             return float(sum(costs)) / len(costs)
 
         found = list(gone)
@@ -141,8 +145,11 @@ class Choice:
         if not groups:
             return []
         wholes: list[Removed] = [tuple(group) for group in groups.values()]
-        whole = sorted(wholes, key=each)[0]
-        across = tuple(min(group, key=lambda head: each((head,))) for group in groups.values())
+        whole = sorted(wholes, key=lambda group: (bool(self.keep & set(group)), each(group)))[0]
+        spare = [[head for head in group if head not in self.keep] for group in groups.values()]
+        if not all(spare):
+            return [whole]
+        across = tuple(min(group, key=lambda head: each((head,))) for group in spare)
         return [whole] if self.unit == "groups" or len(whole) == 1 else [whole, across]
 
     def _alike(self, rows: Sequence[Removed]) -> list[Removed]:

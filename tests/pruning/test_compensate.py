@@ -13,7 +13,18 @@ import oattn_hub as oh
 from oattn_hub.errors import InvalidInput
 from oattn_hub.models.load import load_model
 from oattn_hub.pruning import load_pruned
-from oattn_hub.pruning.compensate import Compensator, Moments, bias_only, collect, refitted, ridge
+from oattn_hub.pruning.compensate import (
+    STRENGTH,
+    STRENGTHS,
+    Compensator,
+    Moments,
+    Refit,
+    bias_only,
+    collect,
+    fitting_strength,
+    refitted,
+    ridge,
+)
 from oattn_hub.pruning.masks import masked_sites
 from oattn_hub.pruning.readout import readouts
 from oattn_hub.pruning.sites import head_sites
@@ -228,3 +239,42 @@ def test_refits_travel_beside_their_plan(zoo: Any, tmp_path: Path) -> None:
         oh.PruningPlan.load_file(tmp_path / "plan.json").apply(model, inputs=[batch])
     bare = oh.PruningPlan.load_file(tmp_path / "plan.json").apply(model, inputs=[batch], compensate="none")
     assert bare.plan.compensation is None
+
+
+def test_the_strength_is_what_does_best_on_other_texts() -> None:
+    generator = torch.Generator().manual_seed(0)
+    mixing = torch.randn(24, 24, generator=generator, dtype=torch.float64)
+    old = torch.randn(24, 5, generator=generator, dtype=torch.float64)
+
+    def texts(count: int, alike: bool) -> Moments:
+        """Texts of 50 tokens that all say the same, or that differ."""
+        moments = Moments(24)
+        for _ in range(count):
+            said = torch.randn(1 if alike else 50, 24, generator=generator, dtype=torch.float64) @ mixing
+            said = said.expand(50, 24) + 0.01 * torch.randn(50, 24, generator=generator, dtype=torch.float64)
+            moments.add(said, said, torch.ones(50, dtype=torch.float64))
+        return moments
+
+    kept = list(range(4, 24))
+    few, fresh = texts(10, alike=True), texts(200, alike=True)
+    chosen = fitting_strength(few, old, [kept], True)
+    errors = {strength: fresh.error(old, ridge(few, old, kept, strength)) for strength in STRENGTHS}
+    assert chosen > fitting_strength(texts(60, alike=False), old, [kept], True)
+    assert errors[chosen] < 0.5 * errors[STRENGTHS[0]] + 0.5 * min(errors.values())
+    one = Moments(24)
+    one.add(*[torch.randn(9, 24, generator=generator)] * 2, torch.ones(9))
+    assert fitting_strength(one, old, [kept], True) == STRENGTH  # nothing to try it on
+
+
+def test_the_error_is_the_regression_s_own() -> None:
+    x, z, weights = rows(1)
+    old = torch.randn(6, 4, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    moments = Moments(6)
+    moments.add(x, z, weights)
+    one, other = (ridge(moments, old, [0, 1, 4], strength) for strength in (0.1, 10.0))
+
+    def direct(refit: Refit) -> float:
+        return float((weights * (x @ refit.weight + refit.shift - z @ old).square().sum(1)).sum())
+
+    difference = moments.error(old, one) - moments.error(old, other)
+    assert difference == pytest.approx(direct(one) - direct(other))

@@ -213,3 +213,18 @@ def test_rules_of_peers(tiny_bert: Any) -> None:
     fisher = get_score("fisher-diagonal").measure(subject)
     assert (fisher[4:8] == 0).all()
     assert (fisher[:4] > 0).all()
+
+
+def test_of_two_heads_that_attend_alike_the_less_salient_goes_first(tiny_bert: Any) -> None:
+    with torch.no_grad():
+        for layer in tiny_bert.encoder.layer:
+            for part in ("query", "key"):
+                getattr(layer.attention.self, part).weight.mul_(20)
+        attention = tiny_bert.encoder.layer[1].attention
+        for part in ("query", "key"):  # head 2 of layer 1 looks where head 0 looks
+            weight = getattr(attention.self, part).weight
+            weight[16:24] = weight[0:8]
+        attention.output.dense.weight[:, 0:8] *= 0.01  # and head 0 says little
+    place = get_score("complementary").measure(subject(tiny_bert))
+    assert sorted(place.tolist()) == list(range(12))
+    assert place[4] == 0

@@ -11,13 +11,25 @@ import torch
 import oattn_hub as oh
 from oattn_hub.errors import InvalidInput
 from oattn_hub.inputs import CalibrationInputs
+from oattn_hub.models.identify import batch_fingerprint
 from oattn_hub.models.load import load_model
 from oattn_hub.pruning.compensate import Compensator
 from oattn_hub.pruning.evaluation import Evaluator
 from oattn_hub.pruning.fisher import displaced, fisher, removals
+from oattn_hub.pruning.planning import alignment_heads
+from oattn_hub.pruning.roles import share_out
 from oattn_hub.pruning.search import CostModel, Meter, Search, Step, sequence, shrunk, walk
 from oattn_hub.pruning.sites import all_heads, head_sites
-from oattn_hub.pruning.tasks import DIVERGENCE_COSINE, TOKEN_LOSS, CausalTask, EmbeddingTask, MaskedTask, RetrievalTask
+from oattn_hub.pruning.stacks import stacks
+from oattn_hub.pruning.tasks import (
+    DIVERGENCE_COSINE,
+    DIVERGENCE_KL,
+    TOKEN_LOSS,
+    CausalTask,
+    EmbeddingTask,
+    MaskedTask,
+    RetrievalTask,
+)
 from oattn_hub.pruning.units import Choice
 from oattn_hub.report import Report
 
@@ -60,25 +72,43 @@ def evaluator(model: Any, task: Any, count: int = 6) -> Evaluator:
     return Evaluator(load_model(model), head_sites(model), inputs, task)
 
 
+def halved(before: Any, after: Any, share: float) -> Any:
+    return after[: len(before) + round(share * (len(after) - len(before)))]
+
+
 def test_a_cost_that_comes_back_does_not_end_the_search() -> None:
-    costs = [0.0, 0.4, 2.0, 0.3, 1.5, 0.9, 0.2, 1.1, 1.3, 0.1, 0.0]
-    path = walk(lambda gone: (*gone, (0, len(gone))), lambda gone: costs[len(gone)], budget=1.0)
+    costs = [0.0, 0.4, 1.4, 0.3, 1.2, 0.9, 0.2, 1.1, 1.3, 0.1, 0.0]
+    path = walk(lambda gone: (*gone, (0, len(gone))), lambda gone: Step(gone, costs[len(gone)]), budget=1.0)
     assert [len(step.heads) for step in path] == list(range(9))  # two in a row above the budget
-    assert [len(heads) for heads in sequence(path, budget=1.0)] == [1, 3, 5, 6]
+
+
+def test_a_cost_far_above_the_budget_ends_the_search() -> None:
+    costs = [0.0, 0.4, 1.6, 0.3]
+    path = walk(lambda gone: (*gone, (0, len(gone))), lambda gone: Step(gone, costs[len(gone)]), budget=1.0)
+    assert [len(step.heads) for step in path] == [0, 1, 2]
 
 
 def test_the_search_ends_where_nothing_more_may_go() -> None:
-    path = walk(lambda gone: gone if len(gone) == 2 else (*gone, (0, len(gone))), lambda gone: 0.0, budget=1.0)
+    path = walk(
+        lambda gone: gone if len(gone) == 2 else (*gone, (0, len(gone))), lambda gone: Step(gone, 0.0), budget=1.0
+    )
     assert len(path[-1].heads) == 2
 
 
 def test_what_is_verified_goes_from_few_heads_to_many() -> None:
-    path = [Step(tuple((0, head) for head in range(count)), 0.01 * count) for count in range(20)]
-    sizes = [len(heads) for heads in sequence(path, budget=0.15, most=5)]
-    assert sizes == sorted(sizes)
-    assert sizes[0] == 1
-    assert sizes[-1] == 15
-    assert len(sizes) == 5
+    def path(bound: float) -> list[Step]:
+        sets = [tuple((0, head) for head in range(4 * count)) for count in range(6)]
+        return [Step(heads, 0.0125 * len(heads), bound * len(heads)) for heads in sets]
+
+    def sizes(*arguments: Any, **options: Any) -> list[int]:
+        return [len(heads) for heads in sequence(*arguments, halved, **options)]
+
+    assert sizes(path(0.0175), 0.151) == [6, 7, 8, 9, 10, 11, 12, 13]  # from a bound of 0.7 budgets to a mean of 1.1
+    assert sizes(path(0.03), 0.151) == [3, 4, 6, 7, 9, 10, 12, 13]  # a wider bound: from further below
+    assert sizes(path(0.0175), 0.151, most=3) == [6, 10, 13]
+    assert sizes(path(0.0), 9.0) == [10, 11, 13, 14, 16, 17, 19, 20]  # everything may go: the larger half
+    assert sizes([Step((), 0.0)], 0.15) == []  # nothing may go
+    assert sizes([Step((), 0.0), Step(((0, 0), (0, 1)), 0.4, 0.5)], 0.2) == [1]  # a part of a block
 
 
 def heads_of(layers: int, heads: int) -> list[tuple[int, int]]:
@@ -134,6 +164,15 @@ def test_uniform_shapes_have_the_same_counts_everywhere() -> None:
         assert len(shapes) == 1
         assert len(set(shapes.pop())) == 1
     assert set(priced(uniform, (), 99, by_position)) < set(uniform.heads)
+
+
+@pytest.mark.parametrize("shape", ["free", "even", "uniform"])
+def test_heads_that_must_stay_stay(shape: str) -> None:
+    heads = heads_of(2, 6)
+    choice = Choice(heads, shape=shape, n_kv_heads={0: 3, 1: 3}, keep=[(0, 0), (1, 5)])
+    gone = priced(choice, (), 12, by_position)
+    assert gone
+    assert not {(0, 0), (1, 5)} & set(gone)
 
 
 def test_bad_choices() -> None:
@@ -251,8 +290,9 @@ def test_trials_choose_what_costs_least(loud_llama: Any) -> None:
     compensator = Compensator(proposing.loaded, proposing.sites, proposing.inputs)
     search = Search(proposing, compensator, meter, Choice.of(proposing.sites, all_heads(proposing.sites)))
     ranking, kind, costs = search.choose(("fisher", "obs"), ("refit", "none"))
-    assert set(costs) == {"fisher refit", "obs refit", "fisher none", "obs none"}
-    assert costs[f"{ranking} {kind}"] == min(costs.values())
+    assert set(costs) == {"fisher refit", "obs refit", f"{ranking} none"}
+    assert costs[f"{ranking} refit"] == min(costs["fisher refit"], costs["obs refit"])
+    assert costs[f"{ranking} {kind}"] == min(costs[f"{ranking} refit"], costs[f"{ranking} none"])
     grown = search.compensating(kind).grown(ranking, 5)
     assert len(grown) == len(set(grown)) == 5
     assert meter.effort.backwards >= 6
@@ -287,7 +327,7 @@ def test_the_search_never_sees_what_verifies_it(report: Report, loud_bert: Any) 
     assert plan.cost["inputs"] == CalibrationInputs(tuple(data[10:24]), "").fingerprint
     assert plan.cost["last_look"][0]["inputs"] == CalibrationInputs(tuple(data[24:]), "").fingerprint
     if plan.compensation is not None:
-        assert plan.compensation["inputs"] == CalibrationInputs(tuple(data[0:10:2]), "").fingerprint
+        assert plan.compensation["inputs"] == CalibrationInputs(tuple(data[0:10:3]), "").fingerprint
 
 
 def test_plans_keep_floors(report: Report, loud_bert: Any) -> None:
@@ -295,6 +335,32 @@ def test_plans_keep_floors(report: Report, loud_bert: Any) -> None:
     assert len(plan.heads) == 3
     assert {layer for layer, _ in plan.heads} == {0, 1, 2}
     assert plan.chosen_by["min_heads_per_layer"] == 3
+
+
+def test_plans_keep_what_is_named(report: Report, loud_bert: Any) -> None:
+    keep = [(0, 0), (1, 2), (2, 3)]
+    every = report.plan(max_loss_increase=9, model=loud_bert, data=batches(18), keep=keep)
+    assert len(every.heads) == 9
+    assert not set(keep) & set(every.heads)
+    assert every.chosen_by["keep"] == keep
+    assert not set(keep) & set(
+        report.plan(fraction=0.9, score="haar", model=loud_bert, data=batches(18), keep=keep).heads
+    )
+
+
+def test_alignment_heads_stay(zoo: Any) -> None:
+    from transformers import GenerationConfig
+
+    model, inputs = zoo.BY_NAME["whisper"].build()
+    model.generation_config = GenerationConfig(alignment_heads=[[0, 1], [1, 0]])
+    sites = head_sites(model)
+    cross = [site.layer for site in sites if site.group == "cross"]
+    kept = {(cross[0], 1), (cross[1], 0)}
+    assert alignment_heads(load_model(model), sites) == kept
+    data = [_redrawn(inputs, seed) for seed in range(14)]
+    plan = oh.analyze(model, data=data[:2], batches=2).plan(max_loss_increase=9, model=model, data=data[2:])
+    assert len(plan.heads) == plan.n_heads - 2
+    assert not kept & set(plan.heads)
 
 
 def test_a_budget_that_nothing_meets_gives_an_empty_plan(report: Report, loud_bert: Any) -> None:
@@ -339,3 +405,29 @@ def _redrawn(inputs: dict[str, torch.Tensor], seed: int) -> dict[str, torch.Tens
         elif value.is_floating_point():
             drawn[name] = value + 0.01 * torch.randn(value.shape, generator=generator)
     return drawn
+
+
+def test_only_the_loss_is_kept_where_only_it_counts(loud_llama: Any) -> None:
+    loaded, inputs = load_model(loud_llama), CalibrationInputs((*batches(3), *batches(2, tokens=9)), "drawn")
+    whole, alone = CausalTask(), CausalTask().about(TOKEN_LOSS)
+    seen = alone.observe(loaded, inputs)
+    assert all(isinstance(loss, float) for loss in seen)
+    everything = whole.observe(loaded, inputs)
+    expected = whole.measure(everything, everything, inputs)["loss"]
+    assert alone.measure(seen, seen, inputs)["loss"] == pytest.approx(expected)
+    assert whole.about(DIVERGENCE_KL) is whole
+
+
+def test_one_call_holds_no_more_tokens_than_fit(loud_llama: Any) -> None:
+    long, short = batches(5, tokens=300), batches(40, tokens=10)
+    assert [count for _, count in stacks(load_model(loud_llama), long)] == [3, 2]
+    assert [count for _, count in stacks(load_model(loud_llama), short)] == [16, 16, 8]
+
+
+def test_what_fits_does_not_rank(loud_bert: Any) -> None:
+    loaded = load_model(loud_bert)
+    roles = share_out(loaded, batches(60), None, None, [16], 0)
+    parts = [{batch_fingerprint(b) for b in part} for part in (roles.fit, roles.rank, roles.choice[0], roles.check[0])]
+    assert len(set.union(*parts)) == sum(map(len, parts))
+    few = share_out(loaded, batches(12), None, None, [16], 0)
+    assert few.fit == few.rank  # too few to keep apart

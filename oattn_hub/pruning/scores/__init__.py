@@ -16,12 +16,12 @@ from oattn_hub.pruning.scores.base import Score as Score
 from oattn_hub.pruning.scores.base import Subject as Subject
 from oattn_hub.pruning.scores.model import ABLATION, GRADIENT, RANDOM, WEIGHT
 from oattn_hub.pruning.scores.output import DISPLACEMENT, HAAR_OUTPUT, OUTPUT
-from oattn_hub.pruning.scores.peers import FISHER_DIAGONAL, GRADIENT_HAAR, GRADIENT_SHANNON, LAYER_DROP
+from oattn_hub.pruning.scores.peers import COMPLEMENTARY, FISHER_DIAGONAL, GRADIENT_HAAR, GRADIENT_SHANNON, LAYER_DROP
 from oattn_hub.pruning.scores.registry import get_score, list_scores, register, resolve_scores
 
 __all__ = ["Score", "Subject", "get_score", "list_scores", "register", "resolve_scores"]
 
 for _score in (HAAR, HAAR_DETAIL, HAAR_OUTPUT, OUTPUT, DISPLACEMENT, SHANNON, WEIGHT, GRADIENT, ABLATION, RANDOM):
     register(_score, by_default=True)
-for _score in (FISHER_DIAGONAL, LAYER_DROP, GRADIENT_SHANNON, GRADIENT_HAAR):
+for _score in (FISHER_DIAGONAL, LAYER_DROP, GRADIENT_SHANNON, GRADIENT_HAAR, COMPLEMENTARY):
     register(_score)

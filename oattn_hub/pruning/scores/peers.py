@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tempfile
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -10,6 +12,9 @@ from oattn_hub.errors import InvalidInput
 from oattn_hub.pruning.scores.attention import HAAR, SHANNON
 from oattn_hub.pruning.scores.base import Score, Subject, Values
 from oattn_hub.pruning.scores.model import GRADIENT, gate_gradients
+
+# Inputs and queries of each on which heads are compared with each other.
+_COMPARED, _ROWS = 4, 32
 
 
 def _fisher_diagonal(subject: Subject) -> Values:
@@ -44,6 +49,51 @@ def _joined(entropy: Score, subject: Subject) -> Values:
     return np.asarray(sum(ranks) / 2, dtype=np.float64)
 
 
+def _complementary(subject: Subject) -> Values:
+    """Of the two heads that attend most alike, the less salient one goes; so on until one is left."""
+    salience, distances = GRADIENT.measure(subject), _attention_distances(subject)
+    left, place = np.ones(len(salience), dtype=bool), np.empty(len(salience))
+    for number in range(len(salience)):
+        nearest: list[int] = np.argwhere(distances == distances.min())[0].tolist()
+        alone = np.isinf(distances.min())  # nothing that is left resembles anything else
+        goes = min(np.flatnonzero(left).tolist() if alone else nearest, key=lambda head: float(salience[head]))
+        place[goes], left[goes] = number, False
+        distances[goes] = distances[:, goes] = np.inf
+    return place
+
+
+def _attention_distances(subject: Subject) -> Values:
+    """(heads, heads) Jensen-Shannon divergence of attention rows; infinite with itself and between groups of layers."""
+    from oattn_hub.attention import capture_inputs
+
+    position = {head: number for number, head in enumerate(subject.heads)}
+    distances = np.full((len(position),) * 2, np.inf)
+    with tempfile.TemporaryDirectory(prefix="oattn-") as folder:
+        compared = replace(subject.inputs, batches=subject.inputs.batches[:_COMPARED])
+        store = capture_inputs(subject.loaded, compared, folder, ("probs",))
+        for group in store.groups:
+            own = [position[record.layer, record.head] for record in store.heads(group)]
+            batches = [_divergences(store.tensor(batch, "probs", group)) for batch in range(store.n_batches)]
+            distances[np.ix_(own, own)] = np.mean(batches, axis=0)
+    np.fill_diagonal(distances, np.inf)
+    return distances
+
+
+def _divergences(probs: Values) -> Values:
+    """(heads, heads) from (queries, keys, heads), over some queries spread evenly."""
+    rows = np.linspace(0, len(probs) - 1, min(_ROWS, len(probs))).round().astype(int)
+    chosen = np.nan_to_num(probs[rows].astype(np.float64)).transpose(2, 0, 1)
+    own = _entropy(chosen)
+    return np.stack(
+        [_entropy((chosen + one) / 2) - (own + entropy) / 2 for one, entropy in zip(chosen, own, strict=True)]
+    )
+
+
+def _entropy(probs: Values) -> Values:
+    """(heads,) Shannon entropy of (heads, queries, keys), averaged over queries."""
+    return np.asarray(-(probs * np.log(np.maximum(probs, 1e-30))).sum(-1).mean(-1))
+
+
 FISHER_DIAGONAL = Score(
     "fisher-diagonal",
     "diagonal Fisher information of the gates",
@@ -71,4 +121,11 @@ GRADIENT_HAAR = Score(
     "the paper's entropy in the place of HIES's",
     "one forward and backward pass an input, and a report",
     partial(_joined, HAAR),
+)
+COMPLEMENTARY = Score(
+    "complementary",
+    "heads that attend alike, the less salient first",
+    "after CAHP, arXiv 2606.19150; pairs in the place of its clusters",
+    "one forward and backward pass an input",
+    _complementary,
 )

@@ -1,0 +1,68 @@
+"""Clips of real speech with transcripts, for budgets.py: recordings cut at quiet places, written down by the model.
+
+    python benchmarks/speech_clips.py WHISPER OUT FOLDER...
+
+WHISPER is a folder of a Whisper checkpoint, FOLDER... hold recordings (16-bit WAV), for example the wheel
+moonshine-voice and the Debian package pocketsphinx-testdata. The transcripts are what the unpruned model says, so a
+budget asks whether the pruned one still says it.
+"""
+
+from __future__ import annotations
+
+import sys
+import wave
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from oattn_hub.inputs.labelled import tokenizer_of
+from oattn_hub.inputs.media import files_for, read_sound, sound_batch
+from oattn_hub.models.load import load_model
+
+RATE = 16_000
+SECONDS = (2.0, 4.0)
+
+
+def clips(sound: np.ndarray) -> list[np.ndarray]:
+    """Pieces of two to four seconds, each ending where it is quietest."""
+    found = []
+    while len(sound) >= SECONDS[0] * RATE:
+        first, last = (int(seconds * RATE) for seconds in SECONDS)
+        window = np.convolve(sound[first:last] ** 2, np.ones(RATE // 10), "same")
+        end = first + int(window.argmin()) if len(sound) > last else len(sound)
+        found.append(sound[:end])
+        sound = sound[end:]
+    return found
+
+
+def main(model: str, out: Path, folders: list[str]) -> None:
+    """Write clips and transcripts."""
+    loaded = load_model(model, task="speech-seq2seq")
+    tokenizer, whisper = tokenizer_of(loaded), loaded.model
+    generate: Any = whisper.generate
+    prompt = tokenizer.convert_tokens_to_ids("<|notimestamps|>")
+    out.mkdir(parents=True, exist_ok=True)
+    number = 0
+    for folder in folders:
+        for path in files_for(loaded, folder):
+            for sound in clips(read_sound(path)):
+                batch = sound_batch(loaded, sound)
+                start = torch.cat([batch["decoder_input_ids"], torch.tensor([[prompt]])], 1)
+                said = generate(batch["input_features"], decoder_input_ids=start, max_new_tokens=40, do_sample=False)
+                text = tokenizer.decode(said[0], skip_special_tokens=True).strip()
+                if len(text.split()) < 2:  # a sign of silence or noise
+                    continue
+                with wave.open(str(out / f"{number:03}.wav"), "wb") as stream:
+                    stream.setnchannels(1)
+                    stream.setsampwidth(2)
+                    stream.setframerate(RATE)
+                    stream.writeframes((np.clip(sound, -1, 1) * 32767).astype("<i2").tobytes())
+                (out / f"{number:03}.txt").write_text(text, encoding="utf-8")
+                print(f"{number:03} {path.name} {len(sound) / RATE:.1f} s: {text}", flush=True)
+                number += 1
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]), sys.argv[3:])
