@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -74,7 +74,6 @@ class Setting:
     healed: int = 0
     peers: int = 0
     latency_tokens: int = 256
-    notes: list[str] = field(default_factory=list)
 
 
 def wheel(package: str, inside: str = "") -> Path:
@@ -370,9 +369,12 @@ if __name__ == "__main__":
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--folders", type=Path, default=Path(), help="folder of models that come with no wheel")
     parser.add_argument("--peers", action="store_true", help="also compare rules and compensations")
+    parser.add_argument("--inputs", type=int, help="inputs to verify on, in the place of the model's own number")
     parser.add_argument("--heal", type=float, default=0.0, help="minutes to heal the goal's number of heads")
     arguments = parser.parse_args()
     for model in arguments.models:
+        if arguments.inputs:
+            SETTINGS[model] = replace(SETTINGS[model], inputs=arguments.inputs)
         found = run(model, arguments.data, arguments.folders, arguments.peers, arguments.heal)
         write_json(RESULTS / f"budgets-{model}.json", found)
         print(describe(model, read_json(RESULTS / f"budgets-{model}.json")))

@@ -80,7 +80,7 @@ def share_out(
         own = calibration is not None
         seen, end = (calibration, 1.0) if own else (data, 0.5)  # of one text, the second half is to measure on
         if is_ready_made(calibration):
-            fit, rank, choice = _thirds(calibration_inputs(loaded, calibration))
+            fit, rank, choice = _shared(calibration_inputs(loaded, calibration))
             choices = [choice]
         else:
             half = None if inputs is None else -(-inputs // 2)
@@ -97,7 +97,7 @@ def share_out(
 
 def _fit_times(loaded: LoadedModel, inputs: int | None, lengths: Sequence[int]) -> int:
     """How many times as many inputs a refit gets."""
-    work = float(loaded.info.n_parameters) * (inputs or INPUTS // 2) * lengths[0] * (2 * len(lengths) - 1)
+    work = float(loaded.info.n_parameters) * (inputs or INPUTS // 2) * lengths[0] * len(lengths)
     return int(max(1, min(_FIT_TIMES, _FIT_WORK / max(work, 1.0))))
 
 
@@ -115,8 +115,9 @@ def _by_length(
     found = []
     for length in lengths:
         count = _count(loaded, data, inputs, usual, lengths[0], length, part)
-        if times > 1:
-            count = min(times * count, max(count, available_inputs(loaded, data, length, part) or times * count))
+        if times > 1:  # as many tokens of every length
+            wanted = max(count, times * (inputs or usual) * lengths[0] // length)
+            count = max(count, min(wanted, available_inputs(loaded, data, length, part) or wanted))
         found.append(_inputs(loaded, data, count, length, seed, part))
     return found
 
@@ -161,19 +162,21 @@ def _from_ready_made(
         )
     most = inputs or len(held_out)
     middle = first + min(most, -(-2 * (len(held_out) - first) // 3))
-    fit, rank, choice = _thirds(seen)
+    fit, rank, choice = _shared(seen)
     last = _slice(held_out, middle, min(middle + most, len(held_out)))
     return Roles(fit, rank, [choice], [_slice(held_out, first, middle)], [last])
 
 
-def _thirds(inputs: CalibrationInputs) -> tuple[CalibrationInputs, CalibrationInputs, CalibrationInputs]:
-    """What fits, what ranks and what chooses; few inputs are halved, and rank what they fit."""
-    if len(inputs) < 6:
+def _shared(inputs: CalibrationInputs) -> tuple[CalibrationInputs, CalibrationInputs, CalibrationInputs]:
+    """Half fits, a quarter ranks and a quarter chooses; few inputs are halved, and rank what they fit."""
+    if len(inputs) < 8:
         fit, choice = alternating(inputs)
         return fit, fit, choice
-    described = [f"every third input from {start} of {inputs.description}" for start in range(3)]
     fit, rank, choice = (
-        CalibrationInputs(tuple(inputs[start::3]), words, inputs.tokens) for start, words in enumerate(described)
+        CalibrationInputs(
+            tuple(inputs[start::step]), f"each {step}th input from {start} of {inputs.description}", inputs.tokens
+        )
+        for start, step in ((0, 2), (1, 4), (3, 4))
     )
     return fit, rank, choice
 
