@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from oattn_hub.inputs.labelled import tokenizer_of
-from oattn_hub.inputs.media import files_for, read_sound, sound_batch
+from oattn_hub.inputs.media import files_for, read_sound, sound_features
 from oattn_hub.models.load import load_model
 
 RATE = 16_000
@@ -42,14 +42,15 @@ def main(model: str, out: Path, folders: list[str]) -> None:
     loaded = load_model(model, task="speech-seq2seq")
     tokenizer, whisper = tokenizer_of(loaded), loaded.model
     generate: Any = whisper.generate
+    config: Any = whisper.config
     prompt = tokenizer.convert_tokens_to_ids("<|notimestamps|>")
     out.mkdir(parents=True, exist_ok=True)
     number = 0
     for folder in folders:
         for path in files_for(loaded, folder):
             for sound in clips(read_sound(path)):
-                batch = sound_batch(loaded, sound)
-                start = torch.cat([batch["decoder_input_ids"], torch.tensor([[prompt]])], 1)
+                batch = sound_features(loaded, sound)
+                start = torch.tensor([[config.decoder_start_token_id, prompt]])
                 said = generate(batch["input_features"], decoder_input_ids=start, max_new_tokens=40, do_sample=False)
                 text = tokenizer.decode(said[0], skip_special_tokens=True).strip()
                 if len(text.split()) < 2:  # a sign of silence or noise

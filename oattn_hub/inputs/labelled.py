@@ -175,12 +175,12 @@ def _transcripts(loaded: LoadedModel, data: str | Path) -> Examples | None:
 def _spoken(loaded: LoadedModel, tokenizer: Any, item: tuple[Path, str], tokens: int) -> dict[str, Tensor]:
     """The decoder is given the transcript one token late; its own prompt counts for no loss."""
     path, text = item
-    sound = media.batch_of(loaded, path)
-    start, prompt = int(sound.pop("decoder_input_ids")[0, 0]), _prompt(tokenizer)
-    said = tokenizer(f" {text.strip()}", add_special_tokens=False)["input_ids"][: tokens - 1 - len(prompt)]
     config: Any = loaded.model.config
+    start, prompt = config.decoder_start_token_id, _prompt(tokenizer)
+    said = tokenizer(f" {text.strip()}", add_special_tokens=False)["input_ids"][: tokens - 1 - len(prompt)]
     wanted = [*[IGNORED] * len(prompt), *said, config.eos_token_id]
-    return {**sound, "decoder_input_ids": torch.tensor([[start, *prompt, *said]]), "labels": torch.tensor([wanted])}
+    given = torch.tensor([[start, *prompt, *said]])
+    return {**media.batch_of(loaded, path), "decoder_input_ids": given, "labels": torch.tensor([wanted])}
 
 
 def tokenizer_of(loaded: LoadedModel) -> Any:

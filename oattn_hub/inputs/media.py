@@ -68,10 +68,7 @@ def image_batch(loaded: LoadedModel, image: Image.Image) -> dict[str, Tensor]:
 
 def sound_batch(loaded: LoadedModel, sound: NDArray[np.float32]) -> dict[str, Tensor]:
     """The model arguments of one sound; a decoder reads what the model itself hears there."""
-    extractor = getattr(loaded.processor, "feature_extractor", loaded.processor)
-    if extractor is None:
-        raise InvalidInput(f"{loaded.model_id} came without a feature extractor. Give data as a list of dicts.")
-    batch: dict[str, Tensor] = dict(extractor(sound, sampling_rate=_SAMPLING_RATE, return_tensors="pt"))
+    batch = sound_features(loaded, sound)
     config: Any = loaded.model.config
     if getattr(config, "is_encoder_decoder", False):
         try:
@@ -79,6 +76,14 @@ def sound_batch(loaded: LoadedModel, sound: NDArray[np.float32]) -> dict[str, Te
         except (AttributeError, TypeError, ValueError, RuntimeError):  # a decoder that is called in another way
             batch["decoder_input_ids"] = torch.tensor([[config.decoder_start_token_id]])
     return batch
+
+
+def sound_features(loaded: LoadedModel, sound: NDArray[np.float32]) -> dict[str, Tensor]:
+    """What an encoder is given of one sound."""
+    extractor = getattr(loaded.processor, "feature_extractor", loaded.processor)
+    if extractor is None:
+        raise InvalidInput(f"{loaded.model_id} came without a feature extractor. Give data as a list of dicts.")
+    return dict(extractor(sound, sampling_rate=_SAMPLING_RATE, return_tensors="pt"))
 
 
 @torch.no_grad()
@@ -104,10 +109,10 @@ def _own_words(model: Any, batch: dict[str, Tensor], config: Any) -> Tensor:
 
 
 def batch_of(loaded: LoadedModel, path: Path) -> dict[str, Tensor]:
-    """The model arguments of one image or sound file."""
+    """The model arguments of one image or sound file; of a sound, the encoder's."""
     if loaded.modality == "image":
         return image_batch(loaded, _open_image(path))
-    return sound_batch(loaded, read_sound(path))
+    return sound_features(loaded, read_sound(path))
 
 
 def files_for(loaded: LoadedModel, data: Any) -> list[Path]:
