@@ -240,7 +240,7 @@ def healed(
     report = oh.analyze(loaded, batches=1, tokens=32)
     plan = report.plan(heads=heads, model=loaded, compensate=search.compensator.kind, metric=setting.metric, **options)
     pruned = plan.apply(loaded)
-    again = heal(pruned, loaded, minutes=minutes, told=lambda look: print(look, flush=True), **options)
+    again = heal(pruned, loaded, minutes=minutes, report=lambda look: print(look, flush=True), **options)
     return {"heads": len(heads), "before": plan.cost, "after": again.plan.cost, "healing": again.plan.healing}
 
 
