@@ -43,9 +43,9 @@ Kind = Literal["refit", "bias", "none"]
 KINDS: tuple[Kind, ...] = ("refit", "bias", "none")
 # Where there is only one stack of inputs to fit to; else what does best on inputs that were not fitted to.
 STRENGTH = 0.1
-STRENGTHS = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
+STRENGTHS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 # Heads of a layer whose removal decides about its strength; of wide layers, where solving takes time, one.
-_TRIED, _WIDE = 3, 1024
+_TRIED, _WIDE = 3, 512
 SWEEPS = 1
 Batch = Mapping[str, torch.Tensor]
 
