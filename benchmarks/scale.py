@@ -107,7 +107,8 @@ def in_fresh_process(size: str) -> dict[str, Any]:
     """The record of one size, such as ``1024x128``."""
     heads, tokens = map(int, size.split("x"))
     names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-    environment = {**os.environ, **dict.fromkeys(names, "1")}
+    # without the threshold glibc moves freed arrays of up to 32 MB into a heap that it keeps, and that is counted too
+    environment = {**os.environ, **dict.fromkeys(names, "1"), "MALLOC_MMAP_THRESHOLD_": "262144"}
     with tempfile.TemporaryDirectory() as folder:
         write_store(Path(folder) / "store", heads, tokens)
         command = [sys.executable, __file__, "--measure", size, folder]

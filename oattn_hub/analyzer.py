@@ -18,6 +18,7 @@ from oattn_hub.analysis.cache import NOT_IN_NUMBERS, OBJECTS, Request, Run
 from oattn_hub.analysis.measure import BatchMeasurement, check_finite, join_batches, measure_batch
 from oattn_hub.analysis.samples import room, sample_of, with_samples
 from oattn_hub.attention.pooling import PooledStore
+from oattn_hub.attention.reading import give_back_freed
 from oattn_hub.attention.store import KINDS, AttentionStore
 from oattn_hub.errors import InvalidInput
 from oattn_hub.geometry import Questionnaire
@@ -228,6 +229,7 @@ class Analyzer:
         if found is None:
             check_finite(store, batch, self.kind, group)
             found = measure_batch(store.tensor(batch, self.kind, group), settings)
+            give_back_freed()
             if run is not None:
                 run.keep(group, batch, found)
         return found

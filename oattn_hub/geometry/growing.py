@@ -6,7 +6,7 @@ what is equal up to its error is treated alike or put in an order that comes fro
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -29,7 +29,7 @@ MEDIANS = ("off_diagonal", "published")
 # times larger), and relative to the largest (rounding of the eigenvectors).
 _ERROR = 1e-7
 _ROUNDING = 1e-14
-_PAIRS = 1 << 16  # visited pairs that are lists of numbers at a time
+_PAIRS = 1 << 14  # visited together: few of the later ones still have a free point
 
 Matrix = NDArray[np.float64]
 Labels = NDArray[np.intp]
@@ -132,7 +132,7 @@ def _join(distances: Matrix, ranks: Labels, constant: float) -> Labels:
     first, second = _pairs(near, n)
     gaps = gaps[near]
     order = _closest_first(gaps, ranks[first], ranks[second], error)
-    return _joined(_visited(first, second, gaps, order), n, limit / constant, error)
+    return _joined(first, second, gaps, order, n, limit / constant, error)
 
 
 def _pairs(places: Labels, n: int) -> tuple[Labels, Labels]:
@@ -142,28 +142,25 @@ def _pairs(places: Labels, n: int) -> tuple[Labels, Labels]:
     return first, places - starts[first] + first + 1
 
 
-def _visited(first: Labels, second: Labels, gaps: Matrix, order: Labels) -> Iterator[tuple[int, int, float]]:
-    """The pairs in this order; some at a time become Python's numbers, since the first ones often join all points."""
-    for start in range(0, len(order), _PAIRS):
-        some = order[start : start + _PAIRS]
-        yield from zip(first[some].tolist(), second[some].tolist(), gaps[some].tolist(), strict=True)
-
-
-def _joined(pairs: Iterable[tuple[int, int, float]], n: int, limit: float, error: float) -> Labels:
-    """The cluster of each of n points after the given pairs, with their gaps, were visited in this order."""
+def _joined(first: Labels, second: Labels, gaps: Matrix, order: Labels, n: int, limit: float, error: float) -> Labels:
+    """The cluster of each of n points after the given pairs were visited in this order."""
     home = list(range(n))  # of each point, the point after which its cluster is named
     size = [1] * n
     free = [True] * n
     left = n
-    for i, j, gap in pairs:
-        if not free[i]:
-            i, j = j, i
-        if not free[i] or (not free[j] and gap >= limit * 2.0 ** (1 - size[home[j]]) - error):
-            continue
-        left -= 1 + free[j]
-        home[i] = home[j]
-        size[home[j]] += 1
-        free[i] = free[j] = False
+    for start in range(0, len(order), _PAIRS):
+        some = order[start : start + _PAIRS]
+        still = np.array(free)
+        some = some[still[first[some]] | still[second[some]]]  # of two points in clusters none will join the other
+        for i, j, gap in zip(first[some].tolist(), second[some].tolist(), gaps[some].tolist(), strict=True):
+            if not free[i]:
+                i, j = j, i
+            if not free[i] or (not free[j] and gap >= limit * 2.0 ** (1 - size[home[j]]) - error):
+                continue
+            left -= 1 + free[j]
+            home[i] = home[j]
+            size[home[j]] += 1
+            free[i] = free[j] = False
         if left == 0:
             break
     return np.asarray(np.unique(home, return_inverse=True)[1], dtype=np.intp)
