@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from oattn_hub.errors import FormatError
-from oattn_hub.hub.front_matter import FRONT_MATTER, listed, parse_front_matter
+from oattn_hub.files.front_matter import FRONT_MATTER, listed, parse_front_matter
 
 BEGIN = "<!-- oattn_hub: written by a program from here on; it is replaced at the next publish -->"
 END = "<!-- oattn_hub: end -->"

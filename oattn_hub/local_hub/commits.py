@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from oattn_hub.hub.front_matter import parse_front_matter
+from oattn_hub.files.front_matter import parse_front_matter
 from oattn_hub.local_hub.blobs import BlobStore
 from oattn_hub.local_hub.discussions import open_pull_request
 from oattn_hub.local_hub.faults import Fault

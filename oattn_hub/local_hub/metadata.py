@@ -6,7 +6,7 @@ import math
 from functools import lru_cache
 from typing import Any
 
-from oattn_hub.hub.front_matter import listed, parse_front_matter
+from oattn_hub.files.front_matter import listed, parse_front_matter
 from oattn_hub.local_hub.blobs import BlobStore
 from oattn_hub.local_hub.faults import Fault
 from oattn_hub.local_hub.repos import Commit, Entry

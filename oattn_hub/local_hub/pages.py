@@ -5,7 +5,7 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING
 
-from oattn_hub.hub.front_matter import FRONT_MATTER
+from oattn_hub.files.front_matter import FRONT_MATTER
 from oattn_hub.local_hub.metadata import MAX_CARD
 from oattn_hub.local_hub.repositories import open_repo
 from oattn_hub.local_hub.routing import REPO, Request, Response, route

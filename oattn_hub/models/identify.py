@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from oattn_hub.files import fingerprint, sha256_file
+from oattn_hub.files.front_matter import card_metadata
 from oattn_hub.tokens import default_token
 
 if TYPE_CHECKING:
@@ -86,15 +87,23 @@ def license_of(source: str | None, **hub_options: Any) -> str | None:
         source: A folder or a Hub id.
         hub_options: Arguments of ``hf_hub_download``: revision, token, cache_dir, local_files_only.
     """
-    from huggingface_hub import ModelCard, hf_hub_download
+    from huggingface_hub import hf_hub_download
 
     if source is None:
         return None
     card = Path(source) / "README.md"
-    try:
-        if is_hub_repo(source):
-            token = default_token(hub_options.pop("token", None))
+    if is_hub_repo(source):
+        token = default_token(hub_options.pop("token", None))
+        try:
             card = Path(hf_hub_download(source, "README.md", token=token, **hub_options))
-        return ModelCard.load(card).data.license if card.is_file() else None
-    except (OSError, ValueError):  # no card, no connection, or front matter that is not valid: not worth failing for
+        except (OSError, ValueError):  # no card, or no connection: not worth failing for
+            return None
+    return _license_name(card_metadata(card).get("license"))
+
+
+def _license_name(named: Any) -> str | None:
+    """The one name that the Hub knows a licence by; several together are ``other`` there."""
+    names = named if isinstance(named, list) else [named]
+    if not names or not all(isinstance(name, str) for name in names):
         return None
+    return str(names[0]) if len(names) == 1 else "other"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
 from typing import Any
@@ -22,6 +22,7 @@ from oattn_hub.models.identify import (
     weights_fingerprint,
 )
 from oattn_hub.models.placement import Placement, moved_to
+from oattn_hub.models.screening import screen_folder, screen_repo, tensors_only
 from oattn_hub.models.timm_models import PICKLED_WEIGHTS, load_timm_folder
 from oattn_hub.models.unwrap import is_sentence_encoder, unwrap
 from oattn_hub.records import OPTIONS_FROM_FILES, PRUNING_KEY, ModelInfo
@@ -179,7 +180,8 @@ def load_model(
         Placement(device, device_map, dtype, offload_folder),
     )  # fmt: skip
     try:
-        loaded = _load(request)
+        with nullcontext() if trust_remote_code else tensors_only():
+            loaded = _load(request)
     except OattnError:
         raise
     except ImportError as error:
@@ -245,6 +247,7 @@ def _load_repo(request: _Request) -> LoadedModel:
         return _load_pruned_repo(pinned)
     if _is_timm_config(config):
         return _load_timm_repo(pinned, request.source)
+    screen_repo(request.source, config, request.trust_remote_code, request.allow_pickle, **pinned.hub_options)
     return _load_transformers(pinned)
 
 
@@ -265,6 +268,7 @@ def _load_folder(folder: Path, request: _Request) -> LoadedModel:
             raise LoadError(f"{folder} has {len(gguf_files)} GGUF files. Choose one with gguf_file: {gguf_files}.")
         return _load_transformers(replace(request, gguf_file=gguf_files[0]))
     if not (folder / "config.json").is_file() and request.gguf_file is None:
+        screen_folder(folder, {})
         raise LoadError(f"{folder} has no config.json, so it is not a model. Give a folder made by save_pretrained.")
     config = read_json(folder / "config.json") if request.gguf_file is None else {}
     if PRUNING_KEY in config:
@@ -272,6 +276,7 @@ def _load_folder(folder: Path, request: _Request) -> LoadedModel:
     if _is_timm_config(config):
         model = load_timm_folder(folder, request.allow_pickle)
         return _describe(model, None, public_name(str(folder)), content_fingerprint(folder), str(folder), request)
+    screen_folder(folder, config, request.trust_remote_code, request.allow_pickle)
     return _load_transformers(request)
 
 

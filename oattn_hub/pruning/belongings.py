@@ -16,7 +16,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from oattn_hub.errors import FormatError
 from oattn_hub.files import read_json
+from oattn_hub.files.front_matter import card_metadata
 from oattn_hub.models.identify import is_hub_repo
 from oattn_hub.models.load import LoadedModel
 from oattn_hub.records import MANIFEST
@@ -81,17 +83,8 @@ def base_card(loaded: LoadedModel) -> dict[str, Any]:
 
 
 def _named_by_card(base: Path) -> dict[str, Any]:
-    from huggingface_hub import ModelCard
-
-    card = base / "README.md"
-    if not card.is_file() or not _stays_inside(base, card):
-        return {}
-    try:
-        data: Any = ModelCard.load(card).data
-    except (OSError, ValueError):  # front matter that is not valid
-        return {}
-    found = {name: getattr(data, name, None) for name in ("library_name", "pipeline_tag")}
-    return {name: value for name, value in found.items() if isinstance(value, str)}
+    found = card_metadata(base / "README.md") if _stays_inside(base, base / "README.md") else {}
+    return {name: found[name] for name in ("library_name", "pipeline_tag") if isinstance(found.get(name), str)}
 
 
 def base_folder(loaded: LoadedModel) -> Path | None:
@@ -150,7 +143,10 @@ def _sentence_modules(base: Path) -> set[str]:
     """Folders of sentence-transformers' modules other than the transformer itself."""
     if not (base / _MODULES).is_file():
         return set()
-    return {module["path"] for module in read_json(base / _MODULES) if module.get("path")}
+    modules = read_json(base / _MODULES)
+    if not isinstance(modules, list) or not all(isinstance(module, dict) for module in modules):
+        raise FormatError(f"{base / _MODULES} is not a list of modules. Mend or remove it.")
+    return {str(module["path"]) for module in modules if module.get("path")}
 
 
 def _stays_inside(base: Path | None, path: Path) -> bool:

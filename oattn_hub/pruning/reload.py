@@ -12,6 +12,7 @@ from oattn_hub.errors import FormatError, LoadError, SurgeryError
 from oattn_hub.files import read_json, sha256_file, unsealed
 from oattn_hub.files.documents import SEAL
 from oattn_hub.models.aligned import align_weights
+from oattn_hub.models.screening import screen_folder
 from oattn_hub.models.timm_models import timm_arguments
 from oattn_hub.pruning import checks, portable
 from oattn_hub.pruning.modeling_file import WRITTEN_TYPE
@@ -104,6 +105,7 @@ def check_silence(folder: Path, manifest: Mapping[str, Any], model: nn.Module) -
 
 
 def _load_transformers(folder: Path, manifest: Mapping[str, Any]) -> nn.Module:
+    screen_folder(folder, read_json(folder / "config.json"))
     base = _transformers_class(folder, manifest["class"], manifest.get("model_type"))
     found, _ = base.config_class.get_config_dict(folder)
     settings = {name: value for name, value in found.items() if name not in ("auto_map", "model_type")}

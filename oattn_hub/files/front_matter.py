@@ -3,19 +3,38 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import yaml
 
+from oattn_hub.errors import OattnError
+from oattn_hub.files.documents import read_bytes
+
 FRONT_MATTER = re.compile(r"\A(?:\ufeff)?---[ \t]*\r?\n(.*?)^---[ \t]*\r?$", re.DOTALL | re.MULTILINE)
 _MAX_LETTERS = 128 * 1024
+_MAX_CARD = 16 * 2**20
 _MAX_NODES = 20_000
 _TEXT_OR_LIST = ("base_model", "datasets", "language", "metrics", "tags")
 _TEXT = ("license", "library_name", "pipeline_tag", "license_name", "license_link", "base_model_relation")
 
 
 def parse_front_matter(readme: str) -> dict[str, Any]:
-    """The metadata of a card; raises ``ValueError`` with what is wrong with it."""
+    """The metadata of a card as the Hub takes it; raises ``ValueError`` with what is wrong with it."""
+    data = _read_front_matter(readme)
+    _check_fields(data)
+    return data
+
+
+def card_metadata(card: Path) -> dict[str, Any]:
+    """What the card of somebody's model says; empty where it says nothing that can be read: no model needs a card."""
+    try:
+        return _read_front_matter(read_bytes(card, _MAX_CARD).decode("utf-8", "replace"))
+    except (OattnError, ValueError):
+        return {}
+
+
+def _read_front_matter(readme: str) -> dict[str, Any]:
     match = FRONT_MATTER.match(readme)
     if match is None:
         if readme.startswith("---"):
@@ -24,7 +43,6 @@ def parse_front_matter(readme: str) -> dict[str, Any]:
     data = _load_yaml(match[1])
     if not isinstance(data, dict):
         raise ValueError("the front matter is not a mapping")
-    _check_fields(data)
     return data
 
 
