@@ -75,15 +75,15 @@ def _check_setting(name: str, value: Any, place: str) -> None:
     kernels = value.values() if isinstance(value, Mapping) else [value]
     if "_implementation" in name and any("/" in kernel for kernel in kernels if isinstance(kernel, str)):
         raise LoadError(
-            f"{place} sets {name} to {str(value)[:80]!r}, which is code of the Hub. Remove the line, or read that code, "
-            "then pass trust_remote_code=True (--trust-remote-code)."
+            f"{place} sets {name} to {str(value)[:80]!r}, which is code of the Hub. Remove the line, or read that "
+            "code, then pass trust_remote_code=True (--trust-remote-code)."
         )
     if name == "transformers_weights" and value is not None and not _is_safetensors(value):
         raise LoadError(f"{place} names the weights {str(value)[:80]!r}, which are no safetensors beside it. Refused.")
     if isinstance(value, str) and value.startswith(_TIMM_PLACES):
         raise LoadError(
-            f"{place} sets {name} to {value[:80]!r}, a model from elsewhere. Build the model yourself, if you trust the "
-            "file, and pass the module."
+            f"{place} sets {name} to {value[:80]!r}, a model from elsewhere. Build the model yourself, if you trust "
+            "the file, and pass the module."
         )
 
 

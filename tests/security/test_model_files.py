@@ -1,4 +1,4 @@
-"""Files of a model that ask the libraries underneath for code, pickles or other models; and cards that nobody can read."""
+"""Files of a model that ask the libraries underneath for code, pickles or other models; unreadable cards."""
 
 from __future__ import annotations
 
