@@ -22,16 +22,30 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from safetensors.torch import load_file
+from transformers import BertConfig, BertModel
 
+from oattn_hub.analysis.axes import read_contexts
 from oattn_hub.analysis.measure import BatchMeasurement, measure_batch
 from oattn_hub.analyzer import Analyzer
 from oattn_hub.attention.store import AttentionStore, StoreInfo
 from oattn_hub.attention.writer import StoreWriter
 from oattn_hub.errors import OattnError
-from oattn_hub.files import fingerprint, read_sealed, write_sealed
+from oattn_hub.files import fingerprint, read_json, read_sealed, write_sealed
+from oattn_hub.files.documents import SEAL, blamed_on, sealed
+from oattn_hub.hub.push import card_of
+from oattn_hub.pruning import checks
+from oattn_hub.pruning.compensate import Refit
+from oattn_hub.pruning.manifest import read_manifest
 from oattn_hub.pruning.plan import PruningPlan
+from oattn_hub.pruning.refits import read_refits, write_refits
 from oattn_hub.records import ModelInfo
 from oattn_hub.report import Report
+from oattn_hub.report.contexts import Axis, Context
+from oattn_hub.report.findings import answer_sentences, entropy_sentences
+from oattn_hub.sweep.listing import ModelJob
+from oattn_hub.sweep.state import Options, Status, SweepFolder, read_status
 
 SLOW_SECONDS = 5.0
 OUTCOMES = ("right", "refused", "foreign", "silent", "slow")
@@ -44,6 +58,8 @@ class Target:
     name: str
     file: Path
     read: Callable[[], str]
+    also_right: str = ""  # what a damaged file may be read as: one that is not there
+    resealed: bool = False  # as by an attacker, whose file has a seal that fits: whatever it then says is read right
 
 
 def make_targets(folder: Path) -> list[Target]:
@@ -56,20 +72,42 @@ def make_targets(folder: Path) -> list[Target]:
     measured = folder / "measured.safetensors"
     measure_batch(store.tensor(0), report.settings).save(measured)
     write_sealed(folder / "request.json", {"run": "0" * 32})
+    kept = Context(0, (Axis("input_ids", "text", 6, tokens=tuple("abcdef")),))
+    write_sealed(folder / "store/contexts.json", {"contexts": [kept.to_json()]})
+    sweep, job = SweepFolder(folder / "sweep"), ModelJob("me/model")
+    sweep.agree(Options())
+    sweep.write(job, Status("me/model", "failed", 2, "no network", True))
+    write_refits(folder / "refits.safetensors", {"layer.0": Refit(torch.eye(4), torch.ones(4))})
+    pruned = _checkpoint(folder / "pruned")
     tensor = next((folder / "store").glob("batch-*/*.safetensors"))
-
-    def read_store() -> str:
-        opened = AttentionStore.open(folder / "store")
-        arrays = [np.ascontiguousarray(opened.tensor(batch)) for batch in range(opened.n_batches)]
-        heads = [[head.layer, head.layer_name, head.head] for head in opened.heads()]
-        return fingerprint(opened.info.to_json(), opened.groups, opened.not_run, heads, *arrays)
 
     def read_measured() -> str:
         return fingerprint(*(_plain(value) for value in vars(BatchMeasurement.load(measured)).values()))
 
+    def read_status_file() -> str:
+        return fingerprint((read_status(sweep.folder(job)) or Status("none")).to_json())
+
+    def read_options() -> str:
+        return fingerprint(sweep.agree(Options()))
+
+    def read_kept_refits() -> str:
+        refits = read_refits(folder / "refits.safetensors")
+        return fingerprint(*(part for name in refits for part in (name, *map(_numbers, vars(refits[name]).values()))))
+
+    checkpoint = [
+        Target(f"checkpoint {name}", pruned / name, lambda: _read_checkpoint(pruned))
+        for name in ("oattn_pruned.json", "config.json", "model.safetensors")
+    ]
+    none = fingerprint(Status("none").to_json())
     return [
-        Target("store index", folder / "store/index.json", read_store),
-        Target("store tensor", tensor, read_store),
+        *checkpoint,
+        Target("kept contexts", folder / "store/contexts.json", lambda: _read_contexts(folder / "store")),
+        Target("sweep status", sweep.folder(job) / "status.json", read_status_file, also_right=none),
+        Target("sweep options", folder / "sweep/sweep.json", read_options),
+        *_hostile_targets(folder, pruned, sweep.folder(job)),
+        Target("refits", folder / "refits.safetensors", read_kept_refits),
+        Target("store index", folder / "store/index.json", lambda: _read_store(folder)),
+        Target("store tensor", tensor, lambda: _read_store(folder)),
         Target("report.json", folder / "report/report.json", lambda: _read_report(folder / "report")),
         Target("report.safetensors", folder / "report/report.safetensors", lambda: _read_report(folder / "report")),
         Target("run.json", folder / "report/run.json", lambda: _read_report(folder / "report")),
@@ -91,6 +129,62 @@ def _store(folder: Path) -> AttentionStore:
     return AttentionStore.open(folder)
 
 
+def _hostile_targets(folder: Path, pruned: Path, swept: Path) -> list[Target]:
+    """Files that an attacker wrote and sealed, and what is done with what they say."""
+
+    def use_report() -> str:
+        report = Report.load(folder / "report")
+        sentences = [*answer_sentences(report), *entropy_sentences(report)]
+        plan = report.plan(heads=[(head.layer, head.head) for head in report.heads[:1]])
+        return fingerprint(sentences, repr(report.table()), plan.to_json())
+
+    def use_plan() -> str:
+        plan = PruningPlan.load_file(folder / "plan.json")
+        return fingerprint([plan.fraction, plan.model.loading_options, plan.to_json()])
+
+    return [
+        Target("report.json, sealed again", folder / "report/report.json", use_report, resealed=True),
+        Target("plan, sealed again", folder / "plan.json", use_plan, resealed=True),
+        Target("manifest, sealed again", pruned / "oattn_pruned.json", lambda: card_of(pruned), resealed=True),
+        Target("store index, sealed again", folder / "store/index.json", lambda: _read_store(folder), resealed=True),
+        Target("sweep status, sealed again", swept / "status.json", lambda: str(read_status(swept)), resealed=True),
+    ]
+
+
+def _read_store(folder: Path) -> str:
+    opened = AttentionStore.open(folder / "store")
+    arrays = [np.ascontiguousarray(opened.tensor(batch)) for batch in range(opened.n_batches)]
+    heads = [[head.layer, head.layer_name, head.head] for head in opened.heads()]
+    return fingerprint(opened.info.to_json(), opened.groups, opened.not_run, heads, *arrays)
+
+
+def _checkpoint(folder: Path) -> Path:
+    """A pruned checkpoint of a tiny BERT."""
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+    config = BertConfig(vocab_size=8, max_position_embeddings=8, **sizes)
+    model = BertModel(config).eval()
+    PruningPlan.from_heads(model, [(0, 1)]).apply(model, measure=False).save_pretrained(folder)
+    return folder
+
+
+def _read_checkpoint(folder: Path) -> str:
+    """All that the loader reads of a checkpoint before it builds the model; the model itself is too slow to build."""
+    manifest = read_manifest(folder)
+    config = read_json(folder / "config.json")
+    with blamed_on(folder):
+        checks.check_cuts(config.get("oattn_pruning"), manifest["plan"]["heads"])
+    return fingerprint(manifest, config, *map(_numbers, load_file(folder / "model.safetensors").values()))
+
+
+def _read_contexts(folder: Path) -> str:
+    return fingerprint([context.to_json() for context in read_contexts(folder)])
+
+
+def _numbers(value: Any) -> Any:
+    return value.numpy() if isinstance(value, torch.Tensor) else value
+
+
 def _read_report(folder: Path) -> str:
     report = Report.load(folder)
     return fingerprint(report.fingerprint, report.provenance.to_json())
@@ -105,6 +199,14 @@ def mutate(content: bytes, dice: random.Random) -> bytes:
     for _ in range(dice.choice((1, 1, 2, 3))):
         content = dice.choice(_MUTATIONS)(content, dice)
     return content
+
+
+def reseal(content: bytes, dice: random.Random) -> bytes:
+    """Other values in a sealed JSON text, under a seal that fits."""
+    for _ in range(dice.choice((1, 1, 2, 3))):
+        content = _json_value(content, dice)
+    document = {name: value for name, value in json.loads(content).items() if name != SEAL}
+    return json.dumps(sealed(document)).encode()
 
 
 def _flip_bit(content: bytes, dice: random.Random) -> bytes:
@@ -177,7 +279,8 @@ def try_one(target: Target, content: bytes, expected: str) -> tuple[str, str]:
     target.file.write_bytes(content)
     start = time.perf_counter()
     try:
-        outcome = ("right", "") if target.read() == expected else ("silent", "")
+        found = target.read()
+        outcome = ("right", "") if target.resealed or found in (expected, target.also_right) else ("silent", "")
     except OattnError as error:
         outcome = ("refused", str(error))
     except Exception:  # what this is looking for
@@ -196,7 +299,7 @@ def fuzz(inputs: int, seed: int = 0, show: int = 3) -> dict[str, Counter[str]]:
         expected = {target.name: target.read() for target in targets}
         for number in range(inputs):
             target = targets[number % len(targets)]
-            content = mutate(whole[target.name], dice)
+            content = reseal(whole[target.name], dice) if target.resealed else mutate(whole[target.name], dice)
             outcome, words = try_one(target, content, expected[target.name])
             counts.setdefault(target.name, Counter())[outcome] += 1
             if outcome not in ("right", "refused") and sum(c[outcome] for c in counts.values()) <= show:

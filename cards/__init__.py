@@ -5,6 +5,7 @@ A value that is missing is an error: a card with a hole in it is never written.
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,9 @@ def render(template: str, values: dict[str, Any]) -> str:
         raise InvalidInput(f"The card {template} cannot be written: {error}. Give that value and try again.") from error
 
 
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+
+
 @cache
 def _environment() -> Environment:
     environment = Environment(
@@ -40,19 +44,34 @@ def _environment() -> Environment:
     )
     environment.filters["cell"] = _cell
     environment.filters["code"] = _code
+    environment.filters["inline"] = _inline
     return environment
 
 
 def _text(value: Any) -> Any:
-    """A value within Markdown: HTML in what a file says is shown, and never becomes HTML."""
-    return value.replace("<", "&lt;") if isinstance(value, str) and not isinstance(value, Markup) else value
+    """A value within Markdown: what a file says is shown, and never becomes HTML, a link, a picture or a new line."""
+    return markdown_text(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+def markdown_text(text: str) -> str:
+    r"""A text of somebody else within a line of Markdown.
+
+    >>> markdown_text("<img>\n# ![x](http://x)")
+    '&lt;img> # ![x]\\(http://x)'
+    """
+    return _CONTROL.sub(" ", text).replace("<", "&lt;").replace("](", "]\\(").replace("][", "]\\[")
 
 
 def _code(value: Any) -> Markup:
     """A value within code, where nothing is HTML; it cannot end the code it stands in."""
-    return Markup(str(value).replace("`", "'"))
+    return Markup(_CONTROL.sub(lambda found: found[0] if found[0] == "\n" else " ", str(value)).replace("`", "'"))
+
+
+def _inline(value: Any) -> Markup:
+    """A value within code in the middle of a line."""
+    return Markup(_code(value).replace("\n", " ").replace("|", "\\|"))
 
 
 def _cell(value: Any) -> str:
     """A value that fits into one cell of a Markdown table."""
-    return str(value).replace("\n", " ").replace("|", "\\|").replace("<", "&lt;")
+    return markdown_text(str(value)).replace("|", "\\|")

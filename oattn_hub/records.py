@@ -6,18 +6,20 @@ checkpoint carry it along unchanged.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Self
 
 from oattn_hub.codec import decode, encode
+from oattn_hub.files import is_folder
 
 #: (layer, head): the layers of a model are counted in model order, so this names a head everywhere.
 Head = tuple[int, int]
 
 #: What a file may say about how its model is loaded. Permissions, tokens, folders and paths come only from the caller.
 OPTIONS_FROM_FILES = ("gguf_file", "task")
+_COMMIT = re.compile(r"[0-9a-f]{40}")
 
 # What a pruned checkpoint is known by: a key of its config, and its manifest.
 PRUNING_KEY = "oattn_pruning"
@@ -75,7 +77,7 @@ class ModelInfo(JsonRecord):
         """Arguments of ``load_model`` beside ``source``; never a permission, whatever the file said."""
         options: dict[str, Any] = {name: self.options[name] for name in OPTIONS_FROM_FILES if name in self.options}
         # A commit can be asked for; the fingerprint of a folder's content cannot.
-        if self.source is not None and self.revision and len(self.revision) == 40 and not Path(self.source).is_dir():
+        if self.source is not None and _COMMIT.fullmatch(self.revision or "") and not is_folder(self.source):
             options["revision"] = self.revision
         return options
 

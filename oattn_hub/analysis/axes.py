@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
+from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from oattn_hub.files import read_json, write_json
+from oattn_hub.codec import decode
+from oattn_hub.files import read_sealed, write_sealed
 from oattn_hub.report.contexts import MOST_CONTEXTS, Axis, Context
 
 if TYPE_CHECKING:
@@ -33,13 +35,18 @@ def contexts(loaded: LoadedModel, batches: Sequence[dict[str, Tensor]]) -> tuple
 def keep_contexts(folder: Path, loaded: LoadedModel, inputs: Sequence[dict[str, Tensor]]) -> None:
     """Write beside captured attention what its first contexts are, for a report made another day."""
     found = contexts(loaded, inputs[:MOST_CONTEXTS])
-    write_json(folder / CONTEXTS_FILE, [context.to_json() for context in found])
+    write_sealed(folder / CONTEXTS_FILE, {"contexts": [context.to_json() for context in found]})
 
 
 def read_contexts(folder: Path) -> tuple[Context, ...]:
     """The contexts that were kept beside captured attention; none if it was captured by other means."""
     file = folder / CONTEXTS_FILE
-    return tuple(Context.from_json(value) for value in read_json(file)) if file.is_file() else ()
+    return decode(_Kept, read_sealed(file), str(file)).contexts if file.is_file() else ()
+
+
+@dataclass(frozen=True)
+class _Kept:
+    contexts: tuple[Context, ...]
 
 
 def _axes(loaded: LoadedModel, batch: dict[str, Tensor]) -> list[Axis]:

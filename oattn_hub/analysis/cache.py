@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import oattn_hub
+from oattn_hub.analysis.axes import read_contexts
 from oattn_hub.analysis.measure import BatchMeasurement
 from oattn_hub.attention.store import AttentionStore
 from oattn_hub.errors import OattnError
@@ -96,6 +97,7 @@ class Run:
         try:
             store = AttentionStore.open(self.attention)
             store.verify()
+            read_contexts(self.attention)
             gone = [
                 (group, batch) for group in store.groups for batch in store.batches(group) if batch in store.given_back
             ]

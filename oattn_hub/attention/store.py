@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from oattn_hub.codec import decode
+from oattn_hub.codec import decode, encode
 from oattn_hub.errors import FormatError, InvalidInput, LoadError
 from oattn_hub.files import fingerprint, read_header, read_json, unsealed, write_sealed
 from oattn_hub.records import JsonRecord, ModelInfo
@@ -97,9 +97,7 @@ class AttentionStore:
             raise FormatError(f"{path / INDEX_NAME} is not the index of an attention store. Choose another folder.")
         if index.get("schema") != SCHEMA:
             raise FormatError(f"{path} has schema {index.get('schema')}, this version reads {SCHEMA}. Capture again.")
-        found = unsealed(index, path / INDEX_NAME)
-        _check_index(found, path / INDEX_NAME)
-        return cls(path, found)
+        return cls(path, _whole_index(unsealed(index, path / INDEX_NAME), path / INDEX_NAME))
 
     @staticmethod
     def is_store(folder: str | Path) -> bool:
@@ -267,8 +265,8 @@ class _Index:
     batches: list[_BatchEntry]
 
 
-def _check_index(index: dict[str, Any], path: Path) -> None:
-    """Refuse an index whose parts do not fit each other, before anything it names is opened."""
+def _whole_index(index: dict[str, Any], path: Path) -> dict[str, Any]:
+    """The index with all its fields; one whose parts do not fit each other is refused before any file is opened."""
     found = decode(_Index, index, str(path))
     kinds = set(found.info.kinds)
     if not kinds or not kinds <= set(KINDS) or found.info.dtype not in DTYPES:
@@ -278,6 +276,8 @@ def _check_index(index: dict[str, Any], path: Path) -> None:
         names = [file.name for file in group.files.values()]
         if min(counts) < 1 or not group.layers or set(group.files) != kinds or not all(map(_FILE.fullmatch, names)):
             raise FormatError(f"{path} is damaged: an entry has no heads, or files of others. Capture again.")
+    whole: dict[str, Any] = encode(found)
+    return whole
 
 
 @dataclass(frozen=True)

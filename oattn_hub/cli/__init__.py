@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from oattn_hub import __version__
+from oattn_hub.cli.terminal import printable
 from oattn_hub.cli.typed import as_typed, typed_name
 from oattn_hub.errors import OattnError
 
@@ -69,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             args.check(args)
         return int(args.run(args))
     except OattnError as error:
-        print(f"{typed_name()}: {as_typed(str(error), _VERBS)}", file=sys.stderr)
+        print(f"{typed_name()}: {as_typed(printable(str(error)), _VERBS)}", file=sys.stderr)
         return 1
     except BrokenPipeError:  # the reader, `head` for one, has seen enough
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123 - so that the flush at exit says nothing either

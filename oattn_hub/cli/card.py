@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from oattn_hub.cli import checks
-from oattn_hub.cli.terminal import console
+from oattn_hub.cli.terminal import console, printable
 from oattn_hub.errors import LoadError
 
 HELP = "write the model card of a report or a pruned checkpoint"
@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
     from oattn_hub.hub import card_of, write_card
 
     if args.out is None:
-        sys.stdout.write(card_of(args.folder, args.repo, args.base_model))
+        sys.stdout.write(printable(card_of(args.folder, args.repo, args.base_model)))
         return 0
     path = write_card(args.folder, args.out, args.repo, args.base_model)
     console().print(f"The card is {path}.", soft_wrap=True)

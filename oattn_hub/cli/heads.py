@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from oattn_hub.cli import checks
-from oattn_hub.cli.terminal import add_json_flag, console, print_json
+from oattn_hub.cli.terminal import add_json_flag, console, print_json, printable
 
 if TYPE_CHECKING:
     from oattn_hub.report import Report
@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
         columns, rows = report.table()
         print_json([dict(zip(columns, row, strict=True)) for row in rows])
     elif args.csv == "-":
-        sys.stdout.write(head_csv(report))
+        sys.stdout.write(printable(head_csv(report)))
     elif args.csv:
         write_text(Path(args.csv), head_csv(report))
         console().print(f"{len(report.heads)} heads in {args.csv}", markup=False, soft_wrap=True)

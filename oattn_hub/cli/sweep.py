@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from oattn_hub.cli import checks
-from oattn_hub.cli.terminal import add_json_flag, console, print_json, progress_bar
+from oattn_hub.cli.terminal import add_json_flag, console, print_json, printable, progress_bar
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -111,7 +111,8 @@ def _dry_run(args: argparse.Namespace, options: Options) -> int:
 def _tell(status: Status) -> None:
     details = {"done": f"{status.seconds:.1f} s", "failed": status.error, "running": f"job {status.remote_job}"}
     again = " (will be tried again)" if status.again else ""
-    print(f"{status.state:8} {status.model}  {details.get(status.state, '')}{again}", file=sys.stderr, flush=True)
+    line = f"{status.state:8} {status.model}  {details.get(status.state, '')}{again}"
+    print(printable(line), file=sys.stderr, flush=True)
 
 
 def _print(result: SweepResult, screen: Console) -> None:

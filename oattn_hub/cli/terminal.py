@@ -4,29 +4,54 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from oattn_hub.cli.typed import typed_name
 from oattn_hub.progress import Progress
 
+# Control characters but line feed and tab, and those that turn the direction of what follows.
+_STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+
 if TYPE_CHECKING:
     from rich.console import Console
 
 
 def console(json: bool = False) -> Console:
-    """Where results for people go: stdout, or stderr if stdout is for JSON."""
-    from rich.console import Console
+    """Where results for people go: stdout, or stderr if stdout is for JSON.
 
-    return Console(stderr=json, highlight=False)
+    What is printed was often written by somebody else (names of models, groups, repos): it is shown letter by letter,
+    and neither marks up the line nor steers the terminal.
+    """
+    from rich.console import Console, ConsoleOptions, RenderableType
+    from rich.segment import Segment
+
+    class PlainConsole(Console):
+        """A console on which only rich itself speaks to the terminal."""
+
+        def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+            for segment in super().render(renderable, options):
+                yield segment if segment.control else Segment(printable(segment.text), segment.style)
+
+    return PlainConsole(stderr=json, highlight=False, markup=False, emoji=False)
+
+
+def printable(text: str) -> str:
+    r"""The text without letters that a terminal obeys instead of showing them.
+
+    >>> printable("a\x1b[2Jb\n")
+    'a[2Jb\n'
+    """
+    return _STEERING.sub("", text)
 
 
 def print_json(value: Any) -> None:
     """Print one JSON document to stdout."""
-    print(json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False))
+    print(printable(json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False)))
 
 
 def add_json_flag(parser: argparse.ArgumentParser) -> None:

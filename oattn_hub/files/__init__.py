@@ -17,15 +17,17 @@ from oattn_hub.files.documents import (
 )
 from oattn_hub.files.fingerprints import fingerprint, sha256_file
 from oattn_hub.files.locks import folder_lock
-from oattn_hub.files.names import safe_name
+from oattn_hub.files.names import exists_here, is_folder, safe_name
 from oattn_hub.files.tensors import TensorEntry, TensorHeader, read_header, read_tensors, write_tensors
 
 __all__ = [
     "TensorEntry",
     "TensorHeader",
     "atomic_path",
+    "exists_here",
     "fingerprint",
     "folder_lock",
+    "is_folder",
     "parse_json",
     "read_bytes",
     "read_header",

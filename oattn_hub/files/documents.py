@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from oattn_hub.errors import FormatError, LoadError
+from oattn_hub.errors import FormatError, LoadError, OattnError
 from oattn_hub.files.atomic import write_text
 from oattn_hub.files.fingerprints import fingerprint
 
@@ -68,6 +69,18 @@ def check_depth(value: Any, limit: int = MAX_DEPTH) -> None:
             raise ValueError(f"nested more than {limit} levels deep")
         inner = [item for item in level if isinstance(item, dict | list)]
         level = [child for item in inner for child in (item.values() if isinstance(item, dict) else item)]
+
+
+@contextmanager
+def blamed_on(path: Path) -> Iterator[None]:
+    """Whatever the values of a file lead to while the block uses them is said to be the file's fault."""
+    try:
+        yield
+    except (OattnError, OSError):
+        raise
+    except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError, AssertionError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise FormatError(f"{path}: {reason or type(error).__name__}. Copy or make it again.") from error
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -9,11 +9,15 @@ from typing import Any
 
 import numpy as np
 
+from oattn_hub.errors import LoadError
+
 _BLOCK = 1 << 20
 
 
 def sha256_file(path: Path) -> str:
     """The SHA-256 of a file's bytes, in hexadecimal."""
+    if not path.is_file() and path.exists():  # a pipe would never end, nor would a device
+        raise LoadError(f"{path} is not a plain file. Name the file itself.")
     digest = hashlib.sha256()
     with path.open("rb") as stream:
         while block := stream.read(_BLOCK):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 from oattn_hub.files.fingerprints import fingerprint
 
@@ -20,3 +21,20 @@ def safe_name(text: str) -> str:
         return text
     letters = re.sub(r"[^A-Za-z0-9-]+", "_", text).strip("_-")[:60] or "name"
     return f"{letters}-{fingerprint(text)[:8]}"
+
+
+def exists_here(text: str) -> bool:
+    """Whether there is a file or folder of that name; what cannot be a name (too long, with a NUL) is none.
+
+    >>> exists_here("."), exists_here("x" * 5000), exists_here("a\\0b")
+    (True, False, False)
+    """
+    try:
+        return Path(text).exists()
+    except (OSError, ValueError):
+        return False
+
+
+def is_folder(text: str) -> bool:
+    """The same for a folder."""
+    return exists_here(text) and Path(text).is_dir()

@@ -92,6 +92,8 @@ def read_tensors(path: Path, sealed: bool = False) -> dict[str, NDArray[Any]]:
 
 def read_header(path: Path) -> TensorHeader:
     """The checked header of a safetensors file of any size."""
+    if not path.is_file():
+        raise FormatError(f"{path} is not a plain file. Name the file itself.")
     with path.open("rb") as stream:
         start = stream.read(8)
         length = int.from_bytes(start, "little")

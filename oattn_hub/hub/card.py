@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from oattn_hub.cards import render
 from oattn_hub.errors import InvalidInput
+from oattn_hub.files import exists_here
 from oattn_hub.hub.readme import build_readme
 from oattn_hub.report import findings as words
 from oattn_hub.report.answer import GO, STAY, Answer, answer
@@ -182,7 +183,7 @@ def hub_id(model_id: str, source: str | None, named: str | None = None) -> str |
         if not _HUB_ID.fullmatch(named):
             raise InvalidInput(f"base_model is {named!r}; write the id of a model on the Hub, owner/name.")
         return named
-    on_hub = source is not None and not Path(source).exists() and _HUB_ID.fullmatch(model_id)
+    on_hub = source is not None and not exists_here(source) and _HUB_ID.fullmatch(model_id)
     return model_id if on_hub else None
 
 

@@ -12,7 +12,8 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from oattn_hub.errors import FormatError, InvalidInput
-from oattn_hub.files import atomic_path, read_json, write_json, write_sealed, write_text
+from oattn_hub.files import atomic_path, exists_here, read_json, write_json, write_sealed, write_text
+from oattn_hub.files.documents import blamed_on
 from oattn_hub.hub.card import DATASET, report_readme
 from oattn_hub.hub.checkpoint_card import checkpoint_readme
 from oattn_hub.hub.content import content_ids
@@ -143,10 +144,12 @@ def write_checkpoint_card(
 
     ``evaluation`` serves where the folder has none of its own; ``manifest`` is what was read of it already.
     """
+    from oattn_hub.pruning.manifest import check_manifest
     from oattn_hub.report.evaluation import EvaluationSection
     from oattn_hub.report.plot import evaluation_figures, render
 
-    manifest = read_json(folder / MANIFEST) if manifest is None else manifest
+    if manifest is None:
+        manifest = check_manifest(read_json(folder / MANIFEST), folder / MANIFEST)
     if (folder / _EVALUATION).is_file():  # saved with the checkpoint
         evaluation = EvaluationSection.from_json(read_json(folder / _EVALUATION))
     elif evaluation is not None:
@@ -156,15 +159,16 @@ def write_checkpoint_card(
     for figure in figures:
         with atomic_path(folder / "figures" / f"{figure.name}.png") as draft:
             draft.write_bytes(render(figure))
-    readme = checkpoint_readme(
-        folder,
-        _shareable_manifest(folder, manifest),
-        repo_id=repo_id,
-        license=license,
-        evaluation=evaluation,
-        figures=[figure.name for figure in figures],
-        base_model=base_model,
-    )
+    with blamed_on(folder / MANIFEST):
+        readme = checkpoint_readme(
+            folder,
+            _shareable_manifest(folder, manifest),
+            repo_id=repo_id,
+            license=license,
+            evaluation=evaluation,
+            figures=[figure.name for figure in figures],
+            base_model=base_model,
+        )
     write_text(folder / "README.md", readme)
     return folder / "README.md"
 
@@ -182,7 +186,7 @@ def shareable(report: Report) -> Report:
     options = {name: _last_name(value) if isinstance(value, str) else value for name, value in model.options.items()}
     command, data = made.command, " ".join(map(_last_name, made.data.split(" ")))
     if command.startswith("oattn "):
-        command = shlex.join(_last_name(word) for word in shlex.split(command))
+        command = shlex.join(map(_last_name, _words(command)))
     return replace(
         report,
         model=replace(model, source=_public(model.source), options=options),
@@ -190,14 +194,21 @@ def shareable(report: Report) -> Report:
     )
 
 
+def _words(command: str) -> list[str]:
+    try:
+        return shlex.split(command)
+    except ValueError:  # no command that a shell would take
+        return command.split()
+
+
 def _public(source: str | None) -> str | None:
-    return None if source is None or Path(source).exists() else source
+    return None if source is None or exists_here(source) else source
 
 
 def _last_name(word: str) -> str:
     if word.startswith(DATASET):
         return DATASET + _last_name(word.removeprefix(DATASET))
-    return Path(word).name if Path(word).is_absolute() or Path(word).exists() else word
+    return Path(word).name if Path(word).is_absolute() or exists_here(word) else word
 
 
 def card_of(source: str | Path, repo_id: str | None = None, base_model: str | None = None) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from oattn_hub.cards import markdown_text
 from oattn_hub.errors import HubConflict
 from oattn_hub.files import write_text
 from oattn_hub.hub.client import check_repo_id, explained, open_api
@@ -96,4 +97,6 @@ def _card(title: str, models: list[str]) -> str:
     head |= {"models": models} if models else {}
     head |= {"oattn_hub": {"kind": KIND}}
     words = "Which attention heads does this model need? Made by `oattn publish … --space` of oattn_hub."
-    return f"---\n{yaml.safe_dump(head, sort_keys=False, allow_unicode=True)}---\n\n# {title}\n\n{words}\n"
+    return (
+        f"---\n{yaml.safe_dump(head, sort_keys=False, allow_unicode=True)}---\n\n# {markdown_text(title)}\n\n{words}\n"
+    )

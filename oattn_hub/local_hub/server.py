@@ -11,6 +11,7 @@ import hmac
 import json
 import secrets
 import sys
+import time
 import traceback
 from contextlib import suppress
 from dataclasses import replace
@@ -39,6 +40,7 @@ from oattn_hub.local_hub.store import HubStore
 
 HOST = "127.0.0.1"
 MAX_CONNECTIONS = 128
+PATIENCE = 30.0  # seconds that a request may take while others find no room
 _MAX_NOTED = 1000
 
 
@@ -128,40 +130,49 @@ class _Server(ThreadingHTTPServer):
     def __init__(self, address: tuple[str, int], handler: type[Handler]) -> None:
         self._lock = Lock()
         self._idle: dict[socket, None] = {}  # connections between two requests, the longest waiting first
-        self._busy: set[socket] = set()
+        self._busy: dict[socket, float] = {}  # connections at work, and since when
         super().__init__(address, handler)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Give the connection a thread; where there are too many, the one that idles longest has to go."""
+        """Give the connection a thread; where there are too many, one of the others has to go."""
         with self._lock:
+            full = len(self._idle) + len(self._busy) >= MAX_CONNECTIONS
+            leaving = self._send_away() if full else None
             self._idle[request] = None
-            full = len(self._idle) + len(self._busy) > MAX_CONNECTIONS
-            oldest = next(iter(self._idle)) if full else None
-        if oldest is not None:
+        if leaving is not None:
             with suppress(OSError):
-                oldest.shutdown(SHUT_RDWR)  # its thread reads the end of the connection, and ends
-        if oldest is request:  # all others are at work
+                leaving.shutdown(SHUT_RDWR)  # its thread reads the end of the connection, and ends
+        if full and leaving is None:  # all others are at work, and have not been for long
             self.shutdown_request(request)
         else:
             super().process_request(request, client_address)
+
+    def _send_away(self) -> socket | None:
+        """The connection that idles longest; or else the one whose request, sent or read drop by drop, never ends."""
+        connections = self._idle or self._busy
+        longest = next(iter(connections))
+        if not self._idle and time.monotonic() - self._busy[longest] < PATIENCE:
+            return None
+        del connections[longest]
+        return longest
 
     def shutdown_request(self, request: Any) -> None:
         """Forget the connection."""
         with self._lock:
             self._idle.pop(request, None)
-            self._busy.discard(request)
+            self._busy.pop(request, None)
         super().shutdown_request(request)
 
     def begin_request(self, connection: socket) -> None:
         """A whole request head has come in: this connection is at work."""
         with self._lock:
             self._idle.pop(connection, None)
-            self._busy.add(connection)
+            self._busy[connection] = time.monotonic()
 
     def end_request(self, connection: socket) -> None:
         """The answer is out."""
         with self._lock:
-            self._busy.discard(connection)
+            self._busy.pop(connection, None)
             self._idle[connection] = None
 
     def handle_error(self, request: Any, client_address: Any) -> None:

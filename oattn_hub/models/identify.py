@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from oattn_hub.files import fingerprint, sha256_file
+from oattn_hub.files import exists_here, fingerprint, is_folder, sha256_file
 from oattn_hub.files.front_matter import card_metadata
 from oattn_hub.tokens import default_token
 
@@ -29,13 +29,12 @@ def is_hub_id(text: str) -> bool:
 
 def is_hub_repo(source: str) -> bool:
     """Whether ``source`` names a repo on the Hub and no folder here."""
-    return is_hub_id(source) and not Path(source).exists()
+    return is_hub_id(source) and not exists_here(source)
 
 
 def public_name(source: str) -> str:
     """A Hub id as it is, a folder by its last two names: reports are published, home directories are not."""
-    folder = Path(source)
-    return "/".join(folder.resolve().parts[-2:]) if folder.is_dir() else source
+    return "/".join(Path(source).resolve().parts[-2:]) if is_folder(source) else source
 
 
 def content_fingerprint(folder: Path) -> str:

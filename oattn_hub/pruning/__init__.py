@@ -11,13 +11,13 @@ from oattn_hub.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from oattn_hub.pruning.evaluation import evaluate as evaluate
+    from oattn_hub.pruning.manifest import read_manifest as read_manifest
     from oattn_hub.pruning.masks import masked as masked
     from oattn_hub.pruning.migration import migrate as migrate
     from oattn_hub.pruning.plan import PruningPlan as PruningPlan
     from oattn_hub.pruning.planning import plan_from_report as plan_from_report
     from oattn_hub.pruning.pruned import PrunedModel as PrunedModel
     from oattn_hub.pruning.reload import load_pruned as load_pruned
-    from oattn_hub.pruning.reload import read_manifest as read_manifest
     from oattn_hub.pruning.scores import list_scores as list_scores
     from oattn_hub.pruning.validation import validate as validate
 
@@ -31,7 +31,7 @@ _EXPORTS = {
     "masked": "oattn_hub.pruning.masks",
     "migrate": "oattn_hub.pruning.migration",
     "plan_from_report": "oattn_hub.pruning.planning",
-    "read_manifest": "oattn_hub.pruning.reload",
+    "read_manifest": "oattn_hub.pruning.manifest",
     "validate": "oattn_hub.pruning.validation",
 }
 

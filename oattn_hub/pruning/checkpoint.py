@@ -27,10 +27,11 @@ from oattn_hub.errors import FormatError, InvalidInput, OattnError, SurgeryError
 from oattn_hub.files import read_json, sha256_file, storage_errors, write_json, write_sealed, write_text
 from oattn_hub.pruning import portable
 from oattn_hub.pruning.belongings import base_card, copy_belongings
+from oattn_hub.pruning.manifest import WEIGHTS
 from oattn_hub.pruning.modeling_file import auto_map, timm_source, transformers_source, written_type
 from oattn_hub.pruning.proof import prove
 from oattn_hub.pruning.pruned import PrunedModel
-from oattn_hub.pruning.reload import WEIGHTS, fresh_timm
+from oattn_hub.pruning.reload import fresh_timm
 from oattn_hub.pruning.served import served_classes
 from oattn_hub.pruning.stock import stock_model
 from oattn_hub.pruning.surgery import CutList

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from oattn_hub.pruning.portable import indices
+_MOST_HEADS = 100_000  # of a layer
 
 
 def check_cuts(cuts: dict[str, Any], planned: Iterable[Sequence[int]] | None = None) -> None:
@@ -24,6 +24,8 @@ def check_cuts(cuts: dict[str, Any], planned: Iterable[Sequence[int]] | None = N
     """
     if "sites" not in cuts:  # lists of before version 2
         return
+    if max((site["n_heads"] for site in cuts["sites"]), default=0) > _MOST_HEADS:
+        raise ValueError(f"The cuts speak of a layer with more than {_MOST_HEADS} heads. Download or save it again.")
     removed = {(s["layer"], head) for s in cuts["sites"] for head in range(s["n_heads"]) if head not in s["kept"]}
     wrong = removed ^ {(layer, head) for layer, head in planned} if planned is not None else None
     if wrong:
@@ -32,7 +34,7 @@ def check_cuts(cuts: dict[str, Any], planned: Iterable[Sequence[int]] | None = N
             f"The plan and the cuts disagree on head {head} of layer {layer}, so the checkpoint is not loaded. "
             "Download or save it again."
         )
-    kept = {cut["tensor"]: (cut["size"], len(indices(cut["ranges"]))) for cut in cuts["keep"]}
+    kept = {cut["tensor"]: (cut["size"], sum(stop - start for start, stop in cut["ranges"])) for cut in cuts["keep"]}
     for site in cuts["sites"]:
         size, left = kept.get(site["output"], (0, 0))
         if left * site["n_heads"] != size * max(1, len(site["kept"])) or not left:

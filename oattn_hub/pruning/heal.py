@@ -228,9 +228,9 @@ def _cost(bench: Bench, student: LoadedModel) -> dict[str, Any]:
 def open_pruned(folder: str | Path) -> PrunedModel:
     """A pruned checkpoint as the object that it was saved from."""
     from oattn_hub.pruning.costs import PruningResult
+    from oattn_hub.pruning.manifest import read_manifest
     from oattn_hub.pruning.plan import PruningPlan
     from oattn_hub.pruning.pruned import PrunedModel
-    from oattn_hub.pruning.reload import read_manifest
     from oattn_hub.records import PRUNING_KEY
 
     manifest = read_manifest(Path(folder))

@@ -14,7 +14,9 @@ from torch import nn
 
 from oattn_hub.errors import FormatError, InvalidInput, LoadError
 from oattn_hub.files import read_json
+from oattn_hub.models import find_model_class
 from oattn_hub.models.load import LoadedModel
+from oattn_hub.models.screening import screen_folder
 from oattn_hub.pruning.checkpoint import save_checkpoint
 from oattn_hub.pruning.costs import PruningResult
 from oattn_hub.pruning.plan import PruningPlan
@@ -39,12 +41,13 @@ def migrate(folder: str | Path, out: str | Path, allow_pickle: bool = False) -> 
     heads = _pruned_heads(config_file, where)
     state = _weights(where, allow_pickle)
     name = (config_file.get("architectures") or [""])[0]
-    model_class: Any = getattr(transformers, name, None)
+    model_class: Any = find_model_class(str(name), config_file.get("model_type"))
     if model_class is None:
         raise LoadError(
             f"{where} holds a {name or 'model without a name'}, which this version of transformers does not have."
         )
-    config = transformers.AutoConfig.from_pretrained(where)
+    screen_folder(where, config_file)
+    config = transformers.AutoConfig.from_pretrained(where, trust_remote_code=False)
     config.__dict__.pop("pruned_heads", None)
     model: nn.Module = model_class(config).eval()
     sites = head_sites(model)
@@ -68,10 +71,13 @@ def migrate(folder: str | Path, out: str | Path, allow_pickle: bool = False) -> 
 
 
 def _pruned_heads(config: dict[str, Any], where: Path) -> list[tuple[int, int]]:
-    found = config.get("pruned_heads")
+    found = config.get("pruned_heads") if isinstance(config, dict) else None
     if not found:
         raise InvalidInput(f"{where}/config.json names no pruned_heads; there is nothing to migrate.")
-    return [(int(layer), int(head)) for layer, heads in found.items() for head in heads]
+    try:
+        return [(int(layer), int(head)) for layer, heads in found.items() for head in heads]
+    except (AttributeError, TypeError, ValueError) as error:
+        raise FormatError(f"{where}/config.json has pruned_heads that name no heads ({error}). Mend them.") from error
 
 
 def _weights(where: Path, allow_pickle: bool) -> dict[str, torch.Tensor]:
@@ -111,6 +117,6 @@ def _processor(where: Path) -> Any:
     import transformers
 
     try:
-        return transformers.AutoTokenizer.from_pretrained(where)
+        return transformers.AutoTokenizer.from_pretrained(where, trust_remote_code=False)
     except (OSError, ValueError, KeyError):
         return None

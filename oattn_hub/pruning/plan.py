@@ -172,7 +172,10 @@ class PruningPlan:
         """The plan back from :meth:`to_json`."""
         if not isinstance(value, Mapping) or value.get("schema") != SCHEMA:
             raise FormatError(f"This is not a pruning plan of schema {SCHEMA}; make the plan again.")
-        return decode(cls, {name: entry for name, entry in value.items() if name != "schema"}, leave_out=_NOT_SAVED)
+        plan = decode(cls, {name: entry for name, entry in value.items() if name != "schema"}, leave_out=_NOT_SAVED)
+        if len(set(plan.heads)) > max(plan.n_heads, 0) or plan.n_heads < 1 or any(min(head) < 0 for head in plan.heads):
+            raise FormatError(f"The plan removes {len(plan.heads)} of {plan.n_heads} heads, or one that no model has.")
+        return plan
 
     def save(self, path: str | Path) -> Path:
         """Write the plan as JSON, and its refits as safetensors beside it; returns the JSON file."""

@@ -96,6 +96,11 @@ _Done = dict[int, tuple[torch.Tensor, torch.Tensor]]
 
 def _keep(module: Any, name: str, axis: int, ranges: Sequence[Sequence[int]], done: _Done) -> None:
     tensor = getattr(module, name)
+    size = tensor.shape[axis]
+    if any(not 0 <= start < stop <= size for start, stop in ranges) or sum(b - a for a, b in ranges) > 64 * size:
+        raise ValueError(
+            f"the cuts keep {str(ranges)[:60]} of {name}, which has {size} there"
+        )  # before it takes memory
     if id(tensor) not in done:
         done[id(tensor)] = (tensor, _kept(tensor, axis, indices(ranges)))
     data = done[id(tensor)][1]

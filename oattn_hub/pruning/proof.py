@@ -17,8 +17,9 @@ import torch
 from oattn_hub.errors import SurgeryError
 from oattn_hub.files import read_json
 from oattn_hub.models.load import LoadedModel
+from oattn_hub.pruning.manifest import WEIGHTS
 from oattn_hub.pruning.readout import tensors_in
-from oattn_hub.pruning.reload import WEIGHTS, load_pruned
+from oattn_hub.pruning.reload import load_pruned
 
 State = Mapping[str, torch.Tensor]
 # How far outputs of the same weights may lie apart, as a part of their size: another process may choose other kernels

@@ -34,7 +34,7 @@ def write_refits(path: Path, refits: Refits) -> None:
 
 def read_refits(path: Path) -> dict[str, Refit]:
     """Refits back from :func:`write_refits`."""
-    arrays = {name: torch.from_numpy(array) for name, array in read_tensors(path).items()}
+    arrays = {name: torch.from_numpy(array) for name, array in read_tensors(path, sealed=True).items()}
     names = [name.removesuffix(_WEIGHT) for name in arrays if name.endswith(_WEIGHT)]
     if not names or len(names) != sum(not name.endswith(_SHIFT) for name in arrays):
         raise FormatError(f"{path} holds no refitted output projections; make the plan again.")

@@ -9,17 +9,16 @@ from typing import Any
 from torch import nn
 
 from oattn_hub.errors import FormatError, LoadError, SurgeryError
-from oattn_hub.files import read_json, sha256_file, unsealed
-from oattn_hub.files.documents import SEAL
+from oattn_hub.files import read_json
+from oattn_hub.files.documents import blamed_on
 from oattn_hub.models.aligned import align_weights
 from oattn_hub.models.screening import screen_folder
 from oattn_hub.models.timm_models import timm_arguments
 from oattn_hub.pruning import checks, portable
+from oattn_hub.pruning.manifest import WEIGHTS, read_manifest
 from oattn_hub.pruning.modeling_file import WRITTEN_TYPE
 from oattn_hub.pruning.sites import head_sites, heads_of
 from oattn_hub.records import MANIFEST, PRUNING_KEY
-
-WEIGHTS = "model.safetensors"
 
 
 def load_pruned(folder: str | Path, model: nn.Module | None = None) -> nn.Module:
@@ -36,19 +35,17 @@ def load_pruned(folder: str | Path, model: nn.Module | None = None) -> nn.Module
     where = Path(folder)
     if not where.is_dir():
         raise LoadError(f"{where} is not a folder. Give the folder that save_pretrained wrote.")
-    manifest = _saved_by_transformers(where) or read_manifest(where)
-    config = read_json(where / "config.json")
-    cuts = config.get(PRUNING_KEY) or manifest.get("cuts")  # the masked variant has none
-    try:
+    with blamed_on(where):
+        manifest = _saved_by_transformers(where) or read_manifest(where)
+        config = read_json(where / "config.json")
+        cuts = config.get(PRUNING_KEY) or manifest.get("cuts")  # the masked variant has none
         if cuts is not None:
             checks.check_cuts(cuts, manifest["plan"]["heads"] if manifest["plan"] else None)
         if manifest["library"] == "transformers" and model is None:
             loaded = _load_transformers(where, manifest)
         else:
             loaded = _load_module(where, manifest, config, model)
-    except ValueError as error:
-        raise FormatError(f"{where}: {error}") from error
-    check_silence(where, manifest, loaded)
+        check_silence(where, manifest, loaded)
     return align_weights(loaded.eval())
 
 
@@ -62,31 +59,6 @@ def _saved_by_transformers(folder: Path) -> dict[str, Any] | None:
     model_type = str(config.get("model_type", "")).removeprefix(WRITTEN_TYPE)
     named = {"library": "transformers", "class": config["architectures"][0], "model_type": model_type}
     return {**named, "variant": "cut", "plan": None}
-
-
-def read_manifest(folder: Path) -> dict[str, Any]:
-    """The manifest of a pruned checkpoint, after checking that every file it lists is as it was written."""
-    if not (folder / MANIFEST).is_file():
-        raise FormatError(
-            f"{folder} has no {MANIFEST}, so it is no complete pruned checkpoint. Save or download it again."
-        )
-    manifest: Any = read_json(folder / MANIFEST)
-    if not isinstance(manifest, dict) or manifest.get("schema") != 1:
-        raise FormatError(f"{folder / MANIFEST} has a schema this version does not read; update oattn_hub.")
-    if SEAL in manifest:  # checkpoints of before it was there have none
-        manifest = unsealed(manifest, folder / MANIFEST)
-    for name, expected in manifest["sha256"].items():
-        path = folder / name
-        if path.suffix == ".py" and not path.exists():
-            continue  # code is downloaded only on request, and nothing here runs it
-        if not path.is_file():
-            raise FormatError(f"{path} is missing; the checkpoint is incomplete. Save or download it again.")
-        if sha256_file(path) != expected:
-            raise FormatError(
-                f"{path} was changed after the checkpoint was saved (its SHA-256 differs from the manifest's), "
-                "so it is not loaded. Download or save the checkpoint again."
-            )
-    return dict(manifest)
 
 
 def check_silence(folder: Path, manifest: Mapping[str, Any], model: nn.Module) -> None:

@@ -139,7 +139,22 @@ def samples_from(arrays: Mapping[str, Array]) -> tuple[Sample, ...]:
         if path.startswith("sample/"):
             _, batch, kind, name = path.split("/")
             found.setdefault((int(batch), kind), {})[name] = array
-    return tuple(Sample(batch, kind, **parts) for (batch, kind), parts in sorted(found.items()))
+    samples = tuple(Sample(batch, kind, **parts) for (batch, kind), parts in sorted(found.items()))
+    for sample in samples:
+        _check_sample(sample)
+    return samples
+
+
+def _check_sample(sample: Sample) -> None:
+    """Refuse a sample out of a file that would take more room than any we keep, or does not fit itself."""
+    whole = all(part.dtype.kind in "iu" for part in (sample.shape, sample.offsets, sample.codes))
+    sides = sample.shape.tolist() if whole and sample.shape.shape == (2,) else []
+    ends = sample.offsets.tolist() if whole and sample.offsets.ndim == 1 else []
+    sized = len(sides) == 2 and all(1 <= side <= LONGEST_SIDE for side in sides)
+    ordered = len(ends) == len(sample.low) + 1 == len(sample.high) + 1 and ends == sorted(ends)
+    trees = all(labels.ndim == 2 and labels.size for labels in (sample.query_labels, sample.key_labels))
+    if not (sized and ordered and trees and ends[0] == 0 and ends[-1] == sample.codes.size):
+        raise FormatError(f"The attention kept of batch {sample.batch} is damaged; make the report again.")
 
 
 def contexts_kept(shapes: Sequence[tuple[int, int, int]], n_batches: int) -> int:

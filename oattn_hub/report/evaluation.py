@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
+from oattn_hub.codec import decode, encode
 from oattn_hub.errors import FormatError, InvalidInput
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ class EvaluationSection:
         """What removing this fraction by this score costs, between measured fractions by interpolation."""
         curve, points = self.score(name).curves[metric].mean, self.fractions
         for (left, low), (right, high) in itertools.pairwise(zip(points, curve, strict=True)):
-            if left <= fraction <= right:
+            if left <= fraction <= right and left < right:
                 return low + (high - low) * (fraction - left) / (right - left)
         return curve[-1]
 
@@ -146,30 +147,33 @@ class EvaluationSection:
 
     def to_json(self) -> dict[str, Any]:
         """The section as a JSON-able dict."""
-        return asdict(self)
+        content: dict[str, Any] = encode(self)
+        return content
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Self:
-        """The section back from :meth:`to_json`."""
-        known = {item.name for item in fields(cls)}
-        if unknown := sorted(set(value) - known):
-            raise FormatError(f"The evaluation has unknown fields {unknown}; update oattn_hub to read it.")
-        try:
-            content: dict[str, Any] = {
-                name: tuple(entry) if isinstance(entry, list) else entry for name, entry in value.items()
-            }
-            content["metrics"] = tuple(MetricInfo(**entry) for entry in value["metrics"])
-            content["heads"] = tuple((int(layer), int(head)) for layer, head in value["heads"])
-            content["scores"] = tuple(_score(entry) for entry in value["scores"])
-            return cls(**content)
-        except (KeyError, TypeError, ValueError) as error:
-            raise FormatError(f"The evaluation is damaged ({error!r}); run oattn evaluate again.") from error
+    def from_json(cls, value: Any) -> Self:
+        """The section back from :meth:`to_json`; one whose parts do not fit each other is a FormatError."""
+        section = decode(cls, value, "The evaluation")
+        if reason := section._misfit():
+            raise FormatError(f"The evaluation is damaged: {reason}. Run oattn evaluate again.")
+        return section
 
-
-def _score(entry: Mapping[str, Any]) -> ScoreResult:
-    curves = {
-        name: Curve(**{part: tuple(numbers) for part, numbers in curve.items()})
-        for name, curve in entry["curves"].items()
-    }
-    numbers = {name: tuple(entry.get(name, ())) for name in ("values", "low", "high")}
-    return ScoreResult(**{**entry, **numbers, "curves": curves})
+    def _misfit(self) -> str:
+        """What does not fit in a section out of a file; empty if all does."""
+        if not self.metrics or not self.scores or not self.heads or len(set(self.heads)) != len(self.heads):
+            return "it has no metrics, no scores, no heads, or a head twice"
+        steps = [0.0, *self.fractions, 1.0]
+        if not self.fractions or any(not left <= right for left, right in itertools.pairwise(steps)):
+            return "its fractions do not grow from 0 to 1"
+        for score in self.scores:
+            lengths = {len(part) for curve in score.curves.values() for part in (curve.mean, curve.low, curve.high)}
+            intervals = {len(score.low), len(score.high)} - {0}
+            if (
+                len(score.values) != len(self.heads)
+                or lengths != {len(self.fractions)}
+                or intervals - {len(self.heads)}
+            ):
+                return f"{score.name!r} has values or curves of another length"
+            if {metric.name for metric in self.metrics} - set(score.curves) or "divergence" not in score.curves:
+                return f"{score.name!r} lacks the curve of a metric"
+        return ""

@@ -177,9 +177,26 @@ class GroupResult:
             values[name] = float("nan") if values[name] is None else values[name]
         for name in ("layer_names", "pooled"):
             values[name] = tuple(values[name])
+        _check_plain(values)
         if values["controls"] is not None:
             values["controls"] = Controls.from_json(values["controls"])
         return cls(**{item.name: values[item.name] for item in fields(cls)})
+
+
+def _check_plain(values: dict[str, Any]) -> None:
+    """Refuse a group out of a file whose plain values are not of their kind."""
+    kinds: dict[str, Any] = {"name": str, "n_queries": int, "n_keys": int, "fraction": (int, float)}
+    kinds |= {"jaccard": (int, float), "spearman": (int, float)}
+    wrong = [name for name, kind in kinds.items() if not isinstance(values[name], kind) or values[name] is True]
+    wrong += [] if all(type(factor) is int and factor > 0 for factor in values["pooled"]) else ["pooled"]
+    if wrong or not all(isinstance(name, str) for name in values["layer_names"]):
+        raise FormatError(f"Group {str(values['name'])[:60]!r} of the report is damaged: {wrong or ['layer_names']}.")
+    arrays = {name: value for name, value in values.items() if isinstance(value, np.ndarray) and name != "samples"}
+    for name in ("layers", "heads", "bottom_counts", "top_counts", "head_labels"):
+        if name not in arrays or arrays[name].dtype.kind not in "iu":
+            raise FormatError(f"Group {values['name']!r} of the report is damaged: {name} holds no whole numbers.")
+    if values["head_labels"].ndim != 2 or min(values["head_labels"].shape) < 1 or values["head_labels"].min() < 0:
+        raise FormatError(f"Group {values['name']!r} of the report is damaged: head_labels is no tree.")
 
 
 _PER_HEAD = (

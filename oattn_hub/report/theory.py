@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from oattn_hub import codec
 from oattn_hub.errors import FormatError
 from oattn_hub.geometry.softmax import TOLERANCE, Agreement, HeadInvariance
 from oattn_hub.report.samples import decode, display_matrix, encode, value_range
@@ -42,6 +43,10 @@ class Picture:
     high: float
     kind: str
     codes: str
+
+    def __post_init__(self) -> None:
+        if min(self.rows, self.columns) < 1 or len(base64.b64decode(self.codes)) != self.rows * self.columns:
+            raise ValueError(f"a picture of {self.rows} x {self.columns} has codes of another length")
 
     @staticmethod
     def pair(left: Float, right: Float, kind: str) -> tuple[Picture, Picture]:
@@ -122,7 +127,7 @@ class TheorySection:
         """The section that ``to_json`` described."""
         try:
             return cls(tuple(_read_group(group) for group in value["groups"]))
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise FormatError(f"This is not a theory section ({error}). Make the report again.") from error
 
     def draw_organisation(self, ax: Axes) -> Axes:
@@ -194,14 +199,8 @@ def _finite(value: Any) -> Any:
 
 
 def _read_group(value: dict[str, Any]) -> TheoryGroup:
-    example = value["example"]
-    pictures = {name: Picture(**example[name]) for name in ("original", "organised", "expansion", "softmax")}
-    return TheoryGroup(
-        **{name: value[name] for name in ("name", "n_queries", "n_keys", "masked")},
-        heads=tuple(TheoryHead(**_numbers(head)) for head in value["heads"]),
-        agreements=tuple(Agreement(**_numbers(agreement)) for agreement in value["agreements"]),
-        example=Example(example["layer"], example["head"], **pictures),
-    )
+    lists = {name: [_numbers(record) for record in value[name]] for name in ("heads", "agreements")}
+    return codec.decode(TheoryGroup, {**value, **lists}, "The theory")
 
 
 def _numbers(record: dict[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from oattn_hub.errors import FormatError, OattnError
-from oattn_hub.files import read_json, write_text
+from oattn_hub.files import read_sealed, write_text
 from oattn_hub.report.evaluation import EvaluationSection
 from oattn_hub.sweep.state import REPORT_FILE, SweepFolder
 
@@ -92,7 +92,7 @@ class Leaderboard:
 
 
 def _row(model: str, folder: Path) -> Row:
-    document = read_json(folder / REPORT_FILE)
+    document = read_sealed(folder / REPORT_FILE)
     try:
         network = max(document["network"], key=lambda record: record["n_heads"])
         (stability,) = (record for record in document["stability"] if record["group"] == network["group"])

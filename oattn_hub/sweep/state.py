@@ -9,7 +9,7 @@ from typing import Any
 
 from oattn_hub.codec import decode
 from oattn_hub.errors import InvalidInput, OattnError
-from oattn_hub.files import folder_lock, read_json, write_json
+from oattn_hub.files import folder_lock, read_sealed, write_sealed
 from oattn_hub.records import JsonRecord
 from oattn_hub.sweep.listing import ModelJob
 
@@ -62,9 +62,9 @@ class SweepFolder:
         """Note the options, or refuse ones that differ from those the folder was started with."""
         file = self.root / SETTINGS_FILE
         if not file.exists():
-            write_json(file, asdict(options))
+            write_sealed(file, asdict(options))
             return
-        before = asdict(decode(Options, read_json(file)))
+        before = asdict(decode(Options, read_sealed(file)))
         now = asdict(replace(options, trust_remote_code=before["trust_remote_code"]))  # a permission changes no number
         if changed := {name: value for name, value in now.items() if value != before[name]}:
             words = ", ".join(f"{name}={value!r} (was {before[name]!r})" for name, value in changed.items())
@@ -86,7 +86,7 @@ class SweepFolder:
 
     def write(self, job: ModelJob, status: Status) -> Status:
         """Keep where a model stands."""
-        write_json(self.folder(job) / STATUS_FILE, status.to_json())
+        write_sealed(self.folder(job) / STATUS_FILE, status.to_json())
         return status
 
     def statuses(self) -> dict[Path, Status]:
@@ -98,6 +98,6 @@ class SweepFolder:
 def read_status(folder: Path) -> Status | None:
     """The status in a folder, or None."""
     try:
-        return Status.from_json(read_json(folder / STATUS_FILE))
+        return Status.from_json(read_sealed(folder / STATUS_FILE))
     except OattnError:
         return None

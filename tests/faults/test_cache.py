@@ -65,6 +65,9 @@ DAMAGES: dict[str, tuple[str, Callable[[Path], None]]] = {
     "captured attention gone": ("attention/batch-00000/*.safetensors", Path.unlink),
     "a cut off index": ("attention/index.json", lambda path: path.write_bytes(path.read_bytes()[:50])),
     "a changed index": ("attention/index.json", lambda path: flip(path, 200)),
+    "a bit of the kept contexts": ("attention/contexts.json", lambda path: flip(path, 60)),
+    "contexts cut off": ("attention/contexts.json", lambda path: path.write_bytes(path.read_bytes()[:30])),
+    "contexts that are a number": ("attention/contexts.json", lambda path: path.write_text("5")),
     "an index that is a list": ("attention/index.json", lambda path: path.write_text("[]")),
 }
 

@@ -237,6 +237,24 @@ def test_idle_connections_make_room_for_those_that_ask(hub: LocalHub, monkeypatc
         connection.close()
 
 
+@pytest.mark.parametrize("head", ["Content-Length: 100", "Transfer-Encoding: chunked"])
+def test_requests_that_never_end_make_room_for_those_that_do(
+    hub: LocalHub, monkeypatch: pytest.MonkeyPatch, head: str
+) -> None:
+    monkeypatch.setattr(server, "MAX_CONNECTIONS", 4)
+    monkeypatch.setattr(server, "PATIENCE", 0.0)
+    host, port = hub.url.removeprefix("http://").split(":")
+    dripping = []
+    for _ in range(12):
+        connection = socket.create_connection((host, int(port)), timeout=20)
+        connection.sendall(f"POST /api/models/me/x/preupload/main HTTP/1.1\r\nHost: x\r\n{head}\r\n\r\n".encode())
+        dripping.append(connection)
+    for _ in range(5):
+        assert_serves(hub)
+    for connection in dripping:
+        connection.close()
+
+
 def test_unknown_requests_do_not_fill_the_memory(hub: LocalHub) -> None:
     for number in range(1200):
         hub.note_unknown(str(number))
