@@ -4,7 +4,13 @@ The store, the report, plans and checkpoints all go through here, so that "a run
 file that opens" and "a changed file never passes for the one that was written" are each kept in one place.
 """
 
-from oattn_hub.files.atomic import atomic_path, remove_orphans, storage_error, storage_errors, write_text
+from oattn_hub.files.atomic import (
+    atomic_path,
+    remove_orphans,
+    storage_error,
+    storage_errors,
+    write_text,
+)
 from oattn_hub.files.documents import (
     parse_json,
     read_bytes,

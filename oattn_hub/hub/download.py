@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from oattn_hub.errors import FormatError, HubError, HubNotFound, HubUnavailable, InvalidInput
-from oattn_hub.files import write_text
+from oattn_hub.files import storage_errors, write_text
 from oattn_hub.hub.client import FIRST_ANSWER_SECONDS, check_repo_id, explained, open_api
 from oattn_hub.hub.content import ContentId
 from oattn_hub.hub.inspect import check_file
@@ -90,7 +90,11 @@ def copy_to(folder: Path, target: Path) -> Path:
     """Copy a downloaded folder out of the cache, as plain files, to a new or empty folder."""
     if target.exists() and any(target.iterdir()):
         raise InvalidInput(f"{target} is not empty. Name a new or an empty folder.")
-    shutil.copytree(folder, target, dirs_exist_ok=True)
+    with storage_errors(target):
+        try:
+            shutil.copytree(folder, target, dirs_exist_ok=True)
+        except shutil.Error as error:  # many files, each with its own reason
+            raise OSError(0, str(error.args[0][0][2])) from error
     return target
 
 

@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from oattn_hub.errors import FormatError, InvalidInput
-from oattn_hub.files import atomic_path, exists_here, read_json, write_json, write_sealed, write_text
+from oattn_hub.files import atomic_path, exists_here, read_json, storage_errors, write_json, write_sealed, write_text
 from oattn_hub.files.documents import blamed_on
 from oattn_hub.hub.card import DATASET, report_readme
 from oattn_hub.hub.checkpoint_card import checkpoint_readme
@@ -231,9 +231,10 @@ def write_card(source: str | Path, target: Path, repo_id: str | None = None, bas
             figures = report.save_figures(folder / "figures")
             write_text(folder / "README.md", report_readme(report, figures, repo_id, base_model))
             return folder / "README.md"
-        for name in (MANIFEST, "config.json", _EVALUATION, _BENCHMARKS):
-            if (Path(source) / name).exists():
-                shutil.copy(Path(source) / name, folder / name)
+        names = (MANIFEST, "config.json", _EVALUATION, _BENCHMARKS)
+        for name in (name for name in names if (Path(source) / name).is_file()):
+            with storage_errors(folder / name):
+                shutil.copyfile(Path(source) / name, folder / name)
         return write_checkpoint_card(folder, repo_id, base_model=base_model)
 
 
@@ -271,5 +272,6 @@ def _folder(named: str | Path | None) -> Iterator[Path]:
     folder = Path(named)
     if folder.exists() and any(folder.iterdir()):
         raise InvalidInput(f"{folder} is not empty. Name a new or an empty folder.")
-    folder.mkdir(parents=True, exist_ok=True)
+    with storage_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
     yield folder

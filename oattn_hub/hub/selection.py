@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 
 from oattn_hub.errors import FormatError, InvalidInput
+from oattn_hub.files import storage_errors
 
 _GIT = ".git"
 
@@ -17,8 +18,9 @@ def copy_files(source: Path, target: Path, names: Iterable[str]) -> None:
     for name in names:
         _check_name(source, name)
         path = _plain_file(source, name)
-        (target / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(path, target / name)
+        with storage_errors(target / name):
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, target / name)
 
 
 def included(source: Path, patterns: Iterable[str]) -> list[str]:

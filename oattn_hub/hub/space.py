@@ -12,7 +12,7 @@ import yaml
 
 from oattn_hub.cards import markdown_text
 from oattn_hub.errors import HubConflict
-from oattn_hub.files import write_text
+from oattn_hub.files import storage_errors, write_text
 from oattn_hub.hub.client import check_repo_id, explained, open_api
 from oattn_hub.hub.content import content_ids
 from oattn_hub.hub.publish import Publication
@@ -64,7 +64,8 @@ def publish_space(
     api = open_api(token, endpoint)
     url = f"{api.endpoint}/spaces/{repo_id}"
     if dry_run is not None:
-        shutil.copytree(folder, dry_run, dirs_exist_ok=True)
+        with storage_errors(Path(dry_run)):
+            shutil.copytree(folder, dry_run, dirs_exist_ok=True)
         return Publication(repo_id, KIND, url, "main", message, sizes, folder=str(dry_run))
     with explained("publish", repo_id, api):
         before = _head(api, repo_id, private)

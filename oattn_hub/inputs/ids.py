@@ -9,6 +9,8 @@ import numpy as np
 
 from oattn_hub.errors import InvalidInput, LoadError
 
+_MAGIC = b"\x93NUMPY"
+
 
 def are_ids(data: Any) -> bool:
     """Whether data is token ids and not text.
@@ -42,11 +44,16 @@ def read_ids(data: Any, n_words: int | None) -> tuple[np.ndarray, str]:
 
 def _load(path: Path) -> np.ndarray:
     try:
-        found = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
+        with path.open("rb") as stream:
+            start = stream.read(len(_MAGIC))
+        if start.startswith(b"PK"):
+            raise ValueError("it is an archive of arrays")
+        if start != _MAGIC:
+            raise ValueError("it does not begin as one")
+        # mapped, so that a header which claims more than the file has takes no memory
+        found: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)
+    except Exception as error:  # what is no array is told by numpy and by Python's own tokenizer, in many classes
         raise LoadError(
-            f"{path} cannot be read as an array of token ids ({error}). Save one with numpy.save."
+            f"{path} cannot be read as an array of token ids ({error}). Save them alone, with numpy.save."
         ) from error
-    if not isinstance(found, np.ndarray):
-        raise LoadError(f"{path} is an archive of several arrays. Save the token ids alone, with numpy.save.")
     return found

@@ -20,6 +20,7 @@ from oattn_hub.models.load import LoadedModel
 
 _IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm")
 _SYNTHETIC_SIZE = 256
+_LOWEST_RATE = 1000
 _SAMPLING_RATE = 16_000
 _WORDS = 32  # about ten seconds of speech
 
@@ -203,7 +204,7 @@ def _open_image(path: Path) -> Image.Image:
     try:
         with Image.open(path) as image:
             return image.convert("RGB")
-    except (UnidentifiedImageError, OSError, SyntaxError, ValueError) as error:
+    except (UnidentifiedImageError, OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         raise LoadError(f"{path} is not a readable image ({error}). Remove or replace it.") from error
 
 
@@ -215,8 +216,10 @@ def read_sound(path: Path) -> NDArray[np.float32]:
             raw = stream.readframes(stream.getnframes())
     except (wave.Error, EOFError, OSError) as error:
         raise LoadError(f"{path} is not a readable WAV file ({error}). Give 16-bit PCM.") from error
-    if width != 2 or not raw:
+    if width != 2 or not raw or len(raw) % (2 * channels):
         raise LoadError(f"{path} has {8 * width}-bit samples and {len(raw)} bytes. Give 16-bit PCM.")
+    if rate < _LOWEST_RATE:  # it would be stretched to more than the memory holds
+        raise LoadError(f"{path} has {rate} samples a second. Give a sound of {_LOWEST_RATE} or more.")
     sound = np.frombuffer(raw, dtype="<i2").reshape(-1, channels).mean(axis=1) / 32768.0
     positions = np.arange(0, len(sound), rate / _SAMPLING_RATE)
     resampled: NDArray[np.float32] = np.interp(positions, np.arange(len(sound)), sound).astype(np.float32)

@@ -12,8 +12,6 @@ from typing import Any
 import torch
 from torch import nn
 
-_MOST_HEADS = 100_000  # of a layer
-
 
 def check_cuts(cuts: dict[str, Any], planned: Iterable[Sequence[int]] | None = None) -> None:
     """Refuse cuts that leave other features than the heads they name, or remove other heads than were planned.
@@ -24,8 +22,8 @@ def check_cuts(cuts: dict[str, Any], planned: Iterable[Sequence[int]] | None = N
     """
     if "sites" not in cuts:  # lists of before version 2
         return
-    if max((site["n_heads"] for site in cuts["sites"]), default=0) > _MOST_HEADS:
-        raise ValueError(f"The cuts speak of a layer with more than {_MOST_HEADS} heads. Download or save it again.")
+    if max((site["n_heads"] for site in cuts["sites"]), default=0) > 100_000:
+        raise ValueError("The cuts speak of a layer with 100,000 heads or more. Download or save it again.")
     removed = {(s["layer"], head) for s in cuts["sites"] for head in range(s["n_heads"]) if head not in s["kept"]}
     wrong = removed ^ {(layer, head) for layer, head in planned} if planned is not None else None
     if wrong:

@@ -10,6 +10,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from oattn_hub.errors import InvalidInput
+from oattn_hub.files import write_text
 from oattn_hub.hub.client import check_repo_id
 from oattn_hub.hub.collect import RepoType, collect_repos
 from oattn_hub.hub.publish import Publication
@@ -31,8 +32,8 @@ def publish_leaderboard(folder: str | Path, repo_id: str, **options: Any) -> Pub
     board = _public(_board(sweep))
     with TemporaryDirectory() as scratch:
         target = Path(scratch)
-        (target / INDEX).write_text(board.to_html(), encoding="utf-8")
-        (target / TABLE_FILE).write_text(board.to_csv(), encoding="utf-8")
+        write_text(target / INDEX, board.to_html())
+        write_text(target / TABLE_FILE, board.to_csv())
         for row in board.rows:
             shareable(Report.load(sweep.root / Path(row.page).parent)).write_page(target / row.page)
         return publish_space(target, repo_id, board.title, [row.model for row in board.rows], **options)
