@@ -21,7 +21,7 @@ def is_local(endpoint: str) -> bool:
     host = (urlsplit(endpoint).hostname or "").rstrip(".")
     address = _address(host)
     if address is None:
-        return host in ("", "localhost", "localhost.localdomain", "ip6-localhost") or host.endswith(".localhost")
+        return host in ("localhost", "localhost.localdomain", "ip6-localhost") or host.endswith(".localhost")
     inner = getattr(address, "ipv4_mapped", None) or address
     return bool(inner.is_loopback or inner.is_unspecified)
 

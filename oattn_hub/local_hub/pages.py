@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from html import escape
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 from oattn_hub.files.front_matter import FRONT_MATTER
 from oattn_hub.local_hub.metadata import MAX_CARD
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from oattn_hub.local_hub.server import LocalHub
 
 _MAX_RENDERED = 200_000  # letters; a longer card is shown as plain text
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src 'self' data:"  # nothing on these pages is a script
 _PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>{title}</title>{base}
 <style>
@@ -49,7 +51,7 @@ def repo_page(hub: LocalHub, request: Request) -> Response:
         text = hub.store.blobs.read(readme.sha256).decode("utf-8", "replace")
     base = f"/{repo.state.id}/resolve/{commit.oid}/"
     files = "".join(
-        f'<tr><td><a href="{escape(path)}">{escape(path)}</a></td><td>{entry.size:,} bytes</td></tr>'
+        f'<tr><td><a href="./{quote(path)}">{escape(path)}</a></td><td>{entry.size:,} bytes</td></tr>'
         for path, entry in commit.files.items()
     )
     title = escape(repo.state.id)
@@ -79,4 +81,5 @@ def _without_comments(text: str) -> str:
 
 
 def _page(title: str, content: str, base: str = "") -> Response:
-    return Response(body=_PAGE.format(title=title, content=content, base=base), content_type="text/html; charset=utf-8")
+    text = _PAGE.format(title=title, content=content, base=base)
+    return Response(body=text, headers={"Content-Security-Policy": _POLICY}, content_type="text/html; charset=utf-8")

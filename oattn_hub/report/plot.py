@@ -20,7 +20,7 @@ from oattn_hub.lazy import require
 from oattn_hub.report import figures
 from oattn_hub.report.answer import Answer, answer
 from oattn_hub.report.group import GroupResult
-from oattn_hub.report.theme import Theme, figure_style
+from oattn_hub.report.theme import Theme, figure_style, show_letters
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -157,6 +157,7 @@ def render(planned: PlannedFigure, dark: bool = False) -> bytes:
         for index, panel in enumerate(planned.panels):
             ax = figure.add_subplot(1, len(planned.panels), index + 1, projection=panel.projection)
             panel.draw(ax, theme=theme)
+        show_letters(figure)
         png = BytesIO()
         figure.savefig(png, format="png", metadata={"Software": None})
     return png.getvalue()

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 from oattn_hub.lazy import require
 
@@ -40,6 +43,23 @@ def figure_style(dark: bool = False) -> Iterator[Theme]:
     theme = DARK if dark else LIGHT
     with mpl.rc_context(_settings(theme)):
         yield theme
+
+
+def show_letters(figure: Figure) -> None:
+    """Draw every text letter by letter: names come out of files, and a dollar sign in one starts no formula.
+
+    The powers of ten of a logarithmic axis are formulas of matplotlib's own, and stay so.
+    """
+    from matplotlib.text import Text
+    from matplotlib.ticker import LogFormatter
+
+    powers: set[object] = set()
+    for axis in (axis for ax in figure.axes for axis in (ax.xaxis, ax.yaxis)):
+        labels = [*axis.get_ticklabels(), *axis.get_ticklabels(minor=True)]
+        powers |= set(labels) if isinstance(axis.get_major_formatter(), LogFormatter) else set()
+    for text in figure.findobj(Text):
+        if text not in powers and isinstance(text, Text):
+            text.set_parse_math(False)
 
 
 def _settings(theme: Theme) -> Any:  # matplotlib names all keys in one Literal type

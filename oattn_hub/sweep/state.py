@@ -81,8 +81,7 @@ class SweepFolder:
     def status(self, job: ModelJob) -> Status:
         """Where a model stands; a status that cannot be read counts as none, because the work can be done again."""
         status = read_status(self.folder(job)) or Status(job.model)
-        whole = status.state != "done" or (self.folder(job) / REPORT_FILE).is_file()
-        return status if whole else Status(job.model)
+        return Status(job.model) if status.state == "done" and not _has_report(self.folder(job)) else status
 
     def write(self, job: ModelJob, status: Status) -> Status:
         """Keep where a model stands."""
@@ -93,6 +92,17 @@ class SweepFolder:
         """Folder -> status of every model that was ever started here."""
         found: dict[Path, Any] = {file.parent: read_status(file.parent) for file in self.root.glob(f"*/{STATUS_FILE}")}
         return {folder: status for folder, status in sorted(found.items()) if status is not None}
+
+
+def _has_report(folder: Path) -> bool:
+    """Whether there is a whole report; a damaged one is made again."""
+    from oattn_hub.report import Report
+
+    try:
+        Report.load(folder)
+    except OattnError:
+        return False
+    return True
 
 
 def read_status(folder: Path) -> Status | None:

@@ -65,6 +65,18 @@ import sys
 from oattn_hub.pruning import PruningPlan
 PruningPlan.from_heads(sys.argv[1], [(0, 1)]).apply(measure=False).save_pretrained(sys.argv[2])
 """
+SWEEP = """
+import sys
+from oattn_hub.sweep import run_sweep
+from oattn_hub.sweep.state import Options
+from oattn_hub.sweep.work import work_on
+class InThisProcess:
+    def run(self, root, jobs, options):
+        return ((job, work_on(root, job, options)) for job in jobs)
+options = Options(data=sys.argv[3], batches=2, tokens=12)
+result = run_sweep([sys.argv[1]], sys.argv[2], InThisProcess(), options)
+print([status.state for status in result.statuses], len(result.leaderboard.rows))
+"""
 LOAD = """
 import sys, oattn_hub
 print(sum(p.numel() for p in oattn_hub.from_pretrained(sys.argv[1]).parameters()))
@@ -147,6 +159,21 @@ def test_a_healing_killed_at_its_last_files_can_be_repeated(bert_folder: Path, t
     code, _, err = finished(start(HEAL, tmp_path, pruned, bert_folder, healed))
     assert code == 0, err
     from_pretrained(healed)
+
+
+@pytest.mark.slow
+def test_a_sweep_killed_at_any_file_goes_on_where_it_stopped(bert_folder: Path, tmp_path: Path) -> None:
+    import numpy as np
+
+    np.save(tmp_path / "ids.npy", np.random.default_rng(0).integers(0, 64, 4000))
+    killed = []
+    for kill_at in (1, 2, 4, 8, 12, 14, 16):
+        out, home = tmp_path / f"sweep-{kill_at}", tmp_path / f"home-{kill_at}"
+        killed.append(finished(start(SWEEP, home, bert_folder, out, tmp_path / "ids.npy", kill_at=kill_at))[0])
+        code, printed, err = finished(start(SWEEP, home, bert_folder, out, tmp_path / "ids.npy"))
+        assert (code, printed) == (0, "['done'] 1"), (kill_at, err)
+        assert not list(out.rglob("*.part")), kill_at
+    assert killed.count(-signal.SIGKILL) >= 5
 
 
 class KillingHandler(Handler):

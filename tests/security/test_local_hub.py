@@ -297,3 +297,15 @@ def test_a_pull_request_takes_commits_from_its_author_and_the_owner_only(hub: Lo
     assert commit(hub, {"a": b"4"}, "me", "refs%2Fpr%2F1") == 200
     for number in ("2", "0", "x", "9" * 50, "%D9%A1"):
         assert commit(hub, {"a": b"5"}, "other", f"refs%2Fpr%2F{number}") == 404
+
+
+def test_the_name_of_a_file_is_no_script_on_the_page_of_its_repo(hub: LocalHub) -> None:
+    assert commit(hub, {"javascript:alert(1)": b"x", "data:text/html,<script>alert(1)<script>": b"x"}) == 200
+    status, page = ask(hub, "GET", "/me/x")
+    assert status == 200
+    assert b'href="./javascript' in page
+    assert b'href="javascript' not in page
+    assert b'href="data:' not in page
+    assert b"<script" not in page
+    head = raw(hub, b"GET /me/x HTTP/1.1\r\nHost: x\r\n\r\n").split(b"\r\n\r\n")[0]
+    assert b"Content-Security-Policy: default-src 'none'" in head

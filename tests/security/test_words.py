@@ -89,6 +89,17 @@ def test_html_in_a_name_stays_text_in_a_space(report: Report, tmp_path: Path) ->
     assert len([line for line in card.splitlines() if line.startswith("#")]) == 1
 
 
+def test_a_dollar_sign_in_a_name_starts_no_formula(report: Report, tmp_path: Path) -> None:
+    from oattn_hub.report.comparison import compare
+    from oattn_hub.report.plot import render, section_figures
+
+    name, group = r"$\evil{$", next(iter(report.groups.values()))
+    groups = {name: replace(group, name=name), "b": replace(group, name="b", layers=group.layers + 10)}
+    assert replace(report, groups=groups).save_figures(tmp_path / "figures")
+    compared = compare(replace(report, model=replace(report.model, id=name)), report)
+    assert all(render(figure) for figure in section_figures("comparison", compared))
+
+
 # what the system refuses to look at -----------------------------------------------------------------------------------
 
 NAMES = ["x" * 5000, "/" + "y" * 5000, "a/" + "z" * 5000, "a\0b", "oattn 'unclosed", "~" * 300, "..", "con"]
