@@ -205,7 +205,8 @@ def checkpoint_card(
     }  # fmt: skip
     result = {"heads_before": 4, "heads_after": 3, "parameters_before": 100, "parameters_after": 90}
     manifest = {"variant": "cut", "library": "transformers", "class": "BertForMaskedLM", "oattn_hub": "1"}
-    write_json(folder / "oattn_pruned.json", {**manifest, "plan": {**base, **plan}, "result": result})
+    made = {"schema": 1, "sha256": {}, **manifest, "plan": {**base, **plan}, "result": result}
+    write_json(folder / "oattn_pruned.json", made)
     write_json(folder / "config.json", {"auto_map": {"AutoModelForMaskedLM": "m.P"}})
     write_checkpoint_card(folder, "me/small", "mit", evaluation, base_model)
     return ModelCard.load(folder / "README.md")
