@@ -169,7 +169,8 @@ def evaluation() -> dict[str, Any]:
     curve = {part: [0.0, 0.1] for part in ("mean", "low", "high")}
     score = {
         "name": "weight", "title": "w", "citation": "", "cost": "", "seconds": 0.0, "values": [0.0, 1.0],
-        "curves": {"divergence": curve}, "auc": 0.1, "auc_low": 0.1, "auc_high": 0.1, "spearman": None, "low": [], "high": [],
+        "curves": {"divergence": curve}, "auc": 0.1, "auc_low": 0.1, "auc_high": 0.1, "spearman": None,
+        "low": [], "high": [],
     }  # fmt: skip
     metric = {"name": "divergence", "title": "KL", "higher_is_better": False, "relative": False, "baseline": 0.0}
     words = ("weights", "calibration", "evaluation", "calibration_fingerprint", "evaluation_fingerprint")
