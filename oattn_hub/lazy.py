@@ -1,4 +1,4 @@
-"""What is imported when it is first used: public names, so that importing stays cheap, and packages of an extra."""
+"""What is imported when it is first used: public names, so that importing stays cheap, and packages that not all uses need."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from oattn_hub.errors import MissingDependency
 
-ANALYSIS = ("numba", "matplotlib")  # the extra [analysis]; capturing, publishing and downloading do without
+ANALYSIS = ("numba", "matplotlib")  # capturing, publishing and downloading do without
 
 
 def lazy_exports(package: str, exports: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
@@ -35,10 +35,10 @@ def lazy_exports(package: str, exports: Mapping[str, str]) -> tuple[Callable[[st
 
 
 def require(*packages: str, what: str) -> None:
-    """Refuse early, in one sentence, what needs packages of the extra ``[analysis]`` that are not installed."""
+    """Refuse early, in one sentence, what needs packages that are not installed, as after ``pip install --no-deps``."""
     missing = [name for name in packages if find_spec(name) is None]
     if missing:
         raise MissingDependency(
-            f"{what} needs {' and '.join(missing)}, not installed here: pip install 'oattn_hub[analysis]'. "
+            f"{what} needs {' and '.join(missing)}, not installed here: pip install {' '.join(missing)}. "
             "Capturing alone works without."
         )

@@ -56,25 +56,16 @@ sys.exit(main(["analyze", "some/model"]))
 
 
 def test_capturing_needs_neither_numba_nor_matplotlib(tmp_path: Path) -> None:
-    """As on a machine where only the package itself was installed, without the extra [analysis]."""
+    """As after `pip install --no-deps`, on a machine that has no use for them."""
     command = [sys.executable, "-c", _BLOCKED]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.stdout.startswith("(10, 10, 4)\nBertModel\n"), done.stderr[-2000:]
-    sentence = "Organising heads needs numba, not installed here: pip install 'oattn_hub[analysis]'."
+    sentence = "Organising heads needs numba, not installed here: pip install numba."
     refused = done.stdout.splitlines()[2:]
     assert all(line.startswith(f"True {sentence}") for line in refused), refused
     assert len(refused) == 2
     assert done.returncode == 1
     assert "oattn: oattn analyze needs numba and matplotlib, not installed here" in done.stderr
-
-
-def test_the_extra_holds_what_the_package_itself_does_not() -> None:
-    from oattn_hub.lazy import ANALYSIS
-
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    extra = {requirement.split(">")[0] for requirement in project["optional-dependencies"]["analysis"]}
-    assert extra == set(ANALYSIS)
-    assert not any(requirement.startswith(ANALYSIS) for requirement in project["dependencies"])
 
 
 def test_a_release_names_the_repository_that_builds_it(tmp_path: Path) -> None:

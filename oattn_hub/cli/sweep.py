@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--trust-remote-code", action="store_true", help="run code that comes with the models")
     jobs = parser.add_argument_group("hf-jobs")
     jobs.add_argument("--namespace", help="who pays for the jobs and gets the reports; required")
-    jobs.add_argument("--package", default="oattn_hub[analysis]", help="what the jobs install (%(default)s)")
+    jobs.add_argument("--package", default="oattn_hub", help="what the jobs install (%(default)s)")
     jobs.add_argument("--flavor", default="cpu-upgrade", help="their hardware (%(default)s)")
     jobs.add_argument("--timeout", default="2h", help="the longest a job may take (%(default)s)")
     jobs.add_argument("--private", action="store_true", help="make the repos of the reports private")

@@ -38,7 +38,7 @@ class HfJobs:
     """
 
     namespace: str
-    package: str = "oattn_hub[analysis]"
+    package: str = "oattn_hub"
     flavor: str = "cpu-upgrade"
     timeout: str = "2h"
     private: bool = False

@@ -108,7 +108,7 @@ def test_it_takes_the_first_way_that_is_there(
     for name in programs:
         _stub(tmp_path / "bin", name)
     done = _through_shell(_installed(home), home, tmp_path, "compare", "a b")
-    package = f"oattn_hub[analysis] @ https://github.com/someone/hf-oattn/archive/{COMMIT}.zip"
+    package = f"oattn_hub @ https://github.com/someone/hf-oattn/archive/{COMMIT}.zip"
     assert done.stdout == printed.format(package=package), done.stderr
 
 
@@ -116,17 +116,13 @@ def test_without_any_way_it_says_what_to_install(home: Path, tmp_path: Path) -> 
     done = _through_shell(_installed(home), home, tmp_path, "analyze", "bert")
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("hf oattn: oattn_hub is not installed here")
-    assert (
-        f"pip install 'oattn_hub[analysis] @ https://github.com/someone/hf-oattn/archive/{COMMIT}.zip'" in done.stderr
-    )
+    assert f"pip install 'oattn_hub @ https://github.com/someone/hf-oattn/archive/{COMMIT}.zip'" in done.stderr
 
 
 def test_a_checkout_runs_itself(tmp_path: Path) -> None:
     _stub(tmp_path / "bin", "uvx")
     done = _through_shell(SCRIPT, tmp_path, tmp_path, "--version")
-    assert (
-        done.stdout == f"uvx|--python|>=3.11|--from|oattn_hub[analysis] @ {ROOT.as_uri()}|oattn|--version|as hf oattn"
-    )
+    assert done.stdout == f"uvx|--python|>=3.11|--from|{ROOT}|oattn|--version|as hf oattn"
 
 
 def test_a_folder_of_that_name_is_not_an_installed_package(home: Path, tmp_path: Path) -> None:

@@ -60,12 +60,10 @@ def test_a_dry_run_prints_the_jobs_and_keeps_the_token_to_itself(
     assert start[:4] == ["hf", "jobs", "run", "--detach"]
     assert (image.split("/")[0], shell, flag) == ("ghcr.io", "sh", "-c")
     analyze, evaluate, publish = command.split(" && ")
-    assert analyze.startswith(
-        "uvx --from 'oattn_hub[analysis]' oattn analyze google-bert/bert-base-uncased --out report"
-    )
+    assert analyze.startswith("uvx --from oattn_hub oattn analyze google-bert/bert-base-uncased --out report")
     assert "--tokens 64" in analyze
-    assert evaluate == "uvx --from 'oattn_hub[analysis]' oattn evaluate report"
-    assert publish.startswith("uvx --from 'oattn_hub[analysis]' oattn publish report me/google-bert_bert-base-uncased-")
+    assert evaluate == "uvx --from oattn_hub oattn evaluate report"
+    assert publish.startswith("uvx --from oattn_hub oattn publish report me/google-bert_bert-base-uncased-")
     assert "--flavor l4x1" in second
     assert "--revision v2" in second
     assert not (tmp_path / "out").exists()
