@@ -199,7 +199,8 @@ def binary_tree(affinity: ArrayLike, *, normalisation: str = "density", content:
     while len(folders) < len(graph):
         folders = [half for folder in folders for half in _halves(folder, graph, content, normalisation)]
         labels = np.empty(len(graph), dtype=np.intp)
-        for number, folder in enumerate(folders):
+        # halves of equal content are numbered by their points, not by the sign that an eigenvector came out with
+        for number, folder in enumerate(sorted(folders, key=min)):
             labels[folder] = number
         levels.append(labels)
     return in_canonical_order(np.stack(levels), content)
