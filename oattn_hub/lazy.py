@@ -1,4 +1,4 @@
-"""What is imported when it is first used: public names, so that importing stays cheap, and packages that not all uses need."""
+"""What is imported when it is first used: public names, and packages that not every use of oattn_hub needs."""
 
 from __future__ import annotations
 
