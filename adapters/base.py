@@ -213,6 +213,12 @@ class Adapter:
 
 # Attention of no family that is never a matrix between tokens: pattern of a qualified class name -> why.
 NOT_BETWEEN_TOKENS = {
+    "*LinearAttention*": "linear attention: no weights between tokens are computed",
+    "*DeltaAttention*": "linear attention: no weights between tokens are computed",
+    "*LightningAttention*": "linear attention: no weights between tokens are computed",
+    "*HyperConnection*": "copies of the residual stream are mixed, of one token at a time",
+    "*AttentionResidual*": "outputs of earlier layers are mixed, of one token at a time",
+    "*AssignAttention*": "tokens are assigned to groups: a softmax over the queries",
     "*DeformableAttention*": "deformable attention: weights over a few sampled points, made from one token",
 }
 

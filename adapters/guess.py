@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 def _called(letter: str, word: str) -> str:
-    after = r"(proj|projs|projection|lin|linear|layer|net|fc|attn|b_proj|conv|map|head)"
+    after = r"(proj|projs|projection|lin|linear|layer|net|fc|attn|(b|up|gate)_proj|s?conv(1d)?|map|head)"
     short = rf"({letter}|{word}|{word}s)"
     of_a_part = rf"{word}_(?!key|value|norm|ln)\w+"  # keys of the image, of the text, of global tokens
-    return rf"w?_?{short}|(to|lin|linear|proj|in_proj|fc|conv|w|c)_?{short}|{short}_?{after}|{of_a_part}"
+    return rf"w?_?{short}|(to|lin|linear|proj|project|in_proj|fc|conv|w|c)_?{short}|{short}_?{after}|{of_a_part}"
 
 
 # what a projection is for -> what it is usually called
@@ -35,7 +35,7 @@ _ROLES = {
     "kv": r"to_kv|kv|kv_?(proj|linear|net)|wkv|key_value|c_kv|proj_kv",
     "qk": r"to_qk|qk|qk_?(proj|linear|net)|wqk",
     "out": r"w?_?o|out|output|dense|proj|wo|[oc]_?proj|out_?proj|to_out|out_?lin(ear)?|o_net|linear_out|fc_out|fc|"
-    r"final_linear|output_?(proj|projection|dense|linear|layer)|projection|proj_out|out_projection|attn_out|out_layer|"
+    r"final_linear|output_?(proj|projection|dense|linear|layer)|projection|projection_?layer|proj_out|out_projection|attn_out|out_layer|"
     r"att(entio)?n_out(put)?|[oc]_linear|lin_out|unify_?heads|post_?proj|linear_o|fc_o|out_net|o_lin|post|resid_proj|to_o|conv_o|c_o|proj_o|merge|merge_?heads",
 }
 _WRAPPERS = {"linear", "conv", "proj", "dense", "weight", "base_layer", "c", "ln", "fn"}
@@ -46,11 +46,17 @@ _POSITION_ARGUMENTS = (
     "rel_pos_bias",
     "shared_rel_pos_bias",
     "relative_position_bias",
+    "rel_pos",
+    "rel_2d_pos",
 )
 _HEADS = r"(num|n)_?(attention_|attn_|query_|q_)?heads?|nhead|heads|num_local_heads|n?_?h"
 _KV_HEADS = r"(num|n)_?(key_value|kv|k_v)_heads|num_local_kv_heads|(num|n)_query_groups"
 _GROUPS = r"(num|n)_?(key_value|kv|query)_groups|n_rep|num_queries_per_kv"
-_WIDTHS = r"all_head_size|n_embd|inner_dim|attn_dim|dim|split_size|attention_width|d_attn|total_head_dim|qkv_dim"
+_KV_WIDTHS = r"kv_(dim|width|size)"
+_WIDTHS = (
+    r"all_head_size|hidden_size_output|n_embd|inner_dim|attn_dim|dim|split_size|attention_width|d_attn|"
+    r"total_head_dim|qkv_dim"
+)
 
 
 def projections(module: nn.Module) -> dict[str, Any]:
@@ -58,9 +64,11 @@ def projections(module: nn.Module) -> dict[str, Any]:
     found = {}
     for path, part in module.named_modules():
         weight = getattr(part, "weight", None)
-        matrix = getattr(weight, "ndim", 0) == 2 or (
-            getattr(weight, "ndim", 0) > 2 and getattr(part, "kernel_size", None) in ((1,), (1, 1))
-        )
+        sizes = tuple(getattr(weight, "shape", ()))
+        # a convolution of single features over the tokens has a slice for every head as well
+        single = len(sizes) == 3 and sizes[1] == 1 and not hasattr(part, "groups")
+        pointwise = len(sizes) > 2 and getattr(part, "kernel_size", None) in ((1,), (1, 1))
+        matrix = len(sizes) == 2 or pointwise or single
         if path and matrix and not hasattr(part, "num_embeddings") and "norm" not in type(part).__name__.lower():
             found[path] = part
     return found
@@ -78,10 +86,15 @@ def role(path: str) -> str | None:
     >>> [role(path) for path in ("self.query", "to_out.0", "Wqkv", "q_proj.linear", "gate")]
     ['q', 'out', 'qkv', 'q', None]
     """
-    parts = [part.lower() for part in path.split(".") if not part.isdigit()]
-    while len(parts) > 1 and parts[-1] in _WRAPPERS and _by_name(parts[-2]):
-        parts.pop()
+    parts = _named_parts([part.lower() for part in path.split(".") if not part.isdigit()])
     return _by_name(parts[-1]) if parts else None
+
+
+def _named_parts(parts: list[str]) -> list[str]:
+    """The parts of a path up to the one that says what it is for: ``q_proj`` of ``q_proj.linear``."""
+    while len(parts) > 1 and parts[-1].lower() in _WRAPPERS and _by_name(parts[-2].lower()):
+        parts = parts[:-1]
+    return parts
 
 
 def _by_name(name: str) -> str | None:
@@ -137,7 +150,8 @@ def _selectors(module: nn.Module) -> tuple[str, ...]:
         return ()
     roles: dict[str, set[str | None]] = {}
     for path in parts:
-        roles.setdefault(path.rpartition(".")[0], set()).add(role(path))
+        owner = ".".join(_named_parts(path.split("."))[:-1])
+        roles.setdefault(owner, set()).add(role(path))
     own = {owner for owner, found in roles.items() if owner and "k" in found}
     return tuple(f"{owner}." for owner in own if not roles[owner] & {"v", "kv", "qkv", "out", "kv_of_head"})
 
@@ -174,7 +188,7 @@ def _axes(module: nn.Module, path: str, part: Any, n_heads: int, width: int) -> 
         "kv": ("k", "v"),
         "qk": ("q", "k"),
         "kv_of_head": ("q",),
-        "qkv": ("qkv",) if _interleaves(module, path) else _order(path),
+        "qkv": ("qkv",) if size == 3 * width and _interleaves(module, path) else _order(path),
     }
     if known in blocks:
         yield HeadAxis(path, "out", blocks[known])
@@ -207,9 +221,11 @@ def _tables(module: nn.Module, parts: dict[str, Any], n_heads: int, width: int) 
     """Parameters of their own with an entry for every head: position tables, sinks, scales."""
     of_parts = {f"{path}.{name}" for path in parts for name in ("weight", "bias")}
     for path, value in [*module.named_parameters(), *module.named_buffers()]:
-        if path in of_parts or re.search(r"norm", path, re.IGNORECASE):
+        if path in of_parts or re.search(r"norm|inv_freq|rotary", path, re.IGNORECASE):
             continue
         axes = [axis for axis, size in enumerate(value.shape) if size == n_heads]
+        if tuple(value.shape[-2:]) == (n_heads, width // n_heads):  # also where a head is as wide as there are heads
+            axes = [value.ndim - 2]
         if len(axes) == 1:
             yield HeadAxis(path, axes[0], ("h",))
         elif value.ndim == 1 and value.shape[0] == width and re.search(r"(^|[._])[qv]_bias$", path):
@@ -236,8 +252,30 @@ def _counts(module: nn.Module, n_heads: int, width: int) -> Iterator[tuple[str, 
                 yield where, "group"
             elif re.fullmatch(_HEADS, name) and value == n_heads:
                 yield where, "heads"
-            elif re.fullmatch(_WIDTHS, name) and value == width:
+            elif (re.fullmatch(_WIDTHS, name) and value == width) or (value == width and name in _split_by(part)):
                 yield where, "width"
+            elif re.fullmatch(_KV_WIDTHS, name) and value % (width // n_heads) == 0:
+                yield where, "kv_width"
+
+
+def _split_by(module: nn.Module) -> set[str]:
+    """Attributes by whose values the source code splits a fused projection."""
+    splits = re.findall(r"\.split\((\([^()]*\)|[^()]*)", _forward_source(module))
+    return {name for split in splits for name in re.findall(r"self\.(\w+)", split)}
+
+
+def _config_counts(module: nn.Module, n_heads: int) -> Iterator[tuple[str, Count]]:
+    """Head counts that forward reads from the module's config."""
+    for name in dict.fromkeys(re.findall(r"self\.config\.(\w+)", _forward_source(module))):
+        if re.fullmatch(_HEADS, name) and getattr(module.config, name, None) == n_heads:
+            yield name, "heads"
+
+
+def _forward_source(module: nn.Module) -> str:
+    try:
+        return inspect.getsource(type(module).forward)
+    except (OSError, TypeError):  # made at run time
+        return ""
 
 
 def _config_counts(module: nn.Module, n_heads: int) -> Iterator[tuple[str, Count]]:

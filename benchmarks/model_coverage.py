@@ -100,6 +100,8 @@ def verified(model: Any, inputs: dict[str, Any], store: Any) -> str:
     named = output.items() if hasattr(output, "items") else ()
     returned = [weights for name, value in named if "attentions" in name for weights in _flat(value)]
     returned = [weights for weights in returned if weights.ndim == 4]
+    if any(bool(weights.isnan().any()) for weights in returned):
+        return "no truth (the model's own weights are not numbers)"
     if not returned:
         return "no truth (returns no weights)"
     other = difference(plain, same) > 1e-3  # the two implementations of the model do not compute the same

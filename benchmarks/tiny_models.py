@@ -30,8 +30,8 @@ _SIZES: list[tuple[str, int]] = [
         -1,
     ),
     (_KV_HEADS, 2),
-    (r"n_?head|nhead|heads|.*_heads?", HEADS),
     (r"head_size|d_kv|d_head|kv_channels|.*head_dim", HEAD_DIM),
+    (r"n_?head|nhead|heads|.*_heads?", HEADS),
     (r".*lora_rank", 16),
     (r"rotary_(n)?dims?|rotary_embedding_base_dim", HEAD_DIM),
     (r".*ffn_dim|d_ff|d_inner|n_inner|.*intermediate.*|ffn_hidden_size|mlp_dim|ff_dim|dim_ff", 48),
@@ -56,7 +56,10 @@ _DEPTHS = [
 ]
 # settings without a default, or that other settings of a tiny model must fit
 _SERIES = {"prediction_length": 6, "context_length": 12, "lags_sequence": [1, 2]}
+_ROTATION = {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 1.0, "mrope_section": [2, 1, 1]}
+_SECTIONS = {"rope_parameters": _ROTATION}
 _NEEDED: dict[str, dict[str, Any]] = {
+    **dict.fromkeys(("glm4v_text", "glm4v_moe_text", "glm_image_text", "glm_ocr_text"), _SECTIONS),
     "autoformer": _SERIES,
     "informer": _SERIES,
     "time_series_transformer": _SERIES,
@@ -64,6 +67,8 @@ _NEEDED: dict[str, dict[str, Any]] = {
     "bamba": {"attn_layer_indices": [1]},
     "gemma3n_text": {"num_kv_shared_layers": 0},
     "chameleon": {"vocabulary_map": {"<image>": 5}},
+    "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
+    "granitemoehybrid": {"layer_types": ["mamba", "attention"], "num_hidden_layers": 2},
     "falcon_h1": {"mamba_n_heads": 8, "mamba_d_head": 8, "mamba_d_ssm": 64, "mamba_d_state": 16},
 }
 LARGEST = 60_000_000  # parameters of a model whose widths cannot be shrunk
@@ -105,6 +110,10 @@ def shrunk(config: Any, scale: int = 1) -> dict[str, Any]:
                 size = HEADS
             if size > 0 and value > 0:
                 found[name] = min(value, size * max(scale, 1) if size in _WIDTHS else size)
+        elif name == "head_dim" and value is None and scale:
+            found[name] = HEAD_DIM * scale
+        elif name in ("rope_parameters", "rope_scaling") and isinstance(value, dict) and scale:
+            found[name] = _short_rotation(value, HEAD_DIM * scale)
         elif value is None and re.fullmatch(r"(num_)?experts_per_tok|n_routed_experts|num_local_experts", name):
             found[name] = 4 if "tok" not in name else 2
         elif isinstance(value, list | tuple) and value:
@@ -115,6 +124,16 @@ def shrunk(config: Any, scale: int = 1) -> dict[str, Any]:
     if isinstance(kinds := found.get("layer_types"), list):
         found["num_hidden_layers"] = len(kinds)
     return {name: value for name, value in found.items() if value is not vars(config).get(name)}
+
+
+def _short_rotation(settings: dict[str, Any], head_dim: int) -> dict[str, Any]:
+    """Rotary settings whose sections (time, height, width) fit heads of this width."""
+    sections = settings.get("mrope_section")
+    if not isinstance(sections, list | tuple):
+        return settings
+    half = int(head_dim * (settings.get("partial_rotary_factor") or 1)) // 2
+    shares = [half * entry // sum(sections) for entry in sections]
+    return {**settings, "mrope_section": [half - sum(shares[1:]), *shares[1:]]}
 
 
 def _number(config: Any, name: str) -> int:
@@ -141,7 +160,8 @@ def _given(config: Any) -> dict[str, Any]:
         given = config.to_diff_dict()
     except Exception:  # a class without defaults
         given = {name: value for name, value in vars(config).items() if not name.startswith("_")}
-    return {name: value for name, value in given.items() if name not in _OF_THE_LIBRARY and not isinstance(value, dict)}
+    derived = _OF_THE_LIBRARY if config.model_type == "timm_backbone" else {*_OF_THE_LIBRARY, "out_indices"}
+    return {name: value for name, value in given.items() if name not in derived and not isinstance(value, dict)}
 
 
 def _set(config: Any, name: str, value: Any) -> None:
@@ -333,6 +353,9 @@ def _text(names: set[str], vocabulary: int) -> Inputs:
         text["attention_mask"] = torch.ones_like(ids)
     if "mm_token_type_ids" in names and text:
         text["mm_token_type_ids"] = torch.zeros_like(ids)
+    for other in ("qformer_input_ids", "task_inputs"):
+        if other in names and text:
+            text[other] = ids.clone()
     if "bbox" in names:
         text["bbox"] = torch.randint(0, 50, (1, TOKENS, 4)).sort(-1).values
     return text
@@ -345,7 +368,7 @@ def _decoder(names: set[str]) -> Inputs:
 def _media(model: nn.Module, config: Any, names: set[str]) -> Iterator[Inputs]:
     """Images, patches, sounds, videos and series, by the names of the arguments."""
     main = getattr(model, "main_input_name", "input_ids")
-    for grid, pixels in (("image_grid_thw", "pixel_values"), ("grid_thw", "hidden_states")):
+    for grid, pixels in (*itertools.product(("image_grid_thw", "grid_thw"), ("pixel_values", "hidden_states")),):
         if grid in names and pixels in names:
             yield _patches(config, grid, pixels)
     if "pixel_values" in names or main == "pixel_values":

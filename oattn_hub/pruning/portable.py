@@ -230,7 +230,10 @@ class _SelectArgument:
             return planes
         if planes.dim() == 4:  # (batch, head, query, key); one plane serves all heads
             return take(planes, 1, self.kept) if planes.shape[1] == self.n_heads else planes
-        if self.argument == "attention_mask":  # (batch, key) or (batch, query, key): for all heads
+        if planes.dim() > 4 and planes.shape[2] == self.n_heads:  # (batch, block, head, query, key): local attention
+            return take(planes, 2, self.kept)
+        # (batch, key) or (batch, query, key): for all heads
+        if self.argument == "attention_mask" or planes.dim() != 3 or planes.shape[0] % self.n_heads:
             return planes
         return take(planes.unflatten(0, (-1, self.n_heads)), 1, self.kept).flatten(0, 1)  # (batch * head, query, key)
 
