@@ -184,7 +184,7 @@ def reloaded_and_compared(pruned: Any, inputs: dict[str, Any]) -> str:
     from oattn_hub.pruning import proof
 
     # proved by our loader only: a fresh process for each type would take most of the time
-    with tempfile.TemporaryDirectory() as folder, patch.object(proof, "stock_loader", lambda folder: None):
+    with tempfile.TemporaryDirectory() as folder, patch.object(proof, "stock_loader", lambda *_: None):
         pruned.save_pretrained(f"{folder}/cut")
         again = oh.from_pretrained(f"{folder}/cut")
         again = getattr(again, "model", again) if not isinstance(again, type(pruned.model)) else again
