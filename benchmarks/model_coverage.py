@@ -340,20 +340,35 @@ def table(results: list[dict[str, Any]]) -> str:
         "refused with a sentence of ours": _count(with_attention, "captured", "refused"),
         "cut, and equal to the masked model": _count(with_attention, "cut", "equal"),
         "cut refused with a sentence of ours": _count(with_attention, "cut", "refused"),
+        "cut, saved and loaded again with equal outputs": _count(with_attention, "reloaded", "equal"),
+        "cut, but saving or loading refused with a sentence of ours": _count(with_attention, "reloaded", "refused"),
         "wrong (weights or cut differ)": sum(
             any(word in str(result.get(step)) for word in wrong) for result in built for step in ("verified", "cut")
         ),
         "foreign exceptions": sum("FOREIGN" in str(result) for result in built),
     }
-    made = "Made by `python benchmarks/model_coverage.py --out docs/coverage.md`."
-    lines = ["# Which models are served", "", made, ""]
+    import timm
+    import transformers
+
+    made = "Made by `python benchmarks/model_coverage.py --out docs/coverage.md`"
+    of = f"with transformers {transformers.__version__} and timm {timm.__version__}"
+    how = (
+        "Every type is tried with a tiny model of random weights. One head of every layer is cut at once, so one layer "
+        "that cannot be cut refuses the type. Types of timm are there by the smallest model of every module."
+    )
+    lines = ["# Which models are served", "", f"{made} {of}.", how, ""]
     lines += ["| | types |", "|---|---|", *(f"| {what} | {count} |" for what, count in counts.items()), ""]
-    lines += ["| type | class | adapter | captured | own weights | cut |", "|---|---|---|---|---|---|"]
+    steps = ("captured", "verified", "cut", "reloaded")
+    lines += ["| type | class | adapter | captured | own weights | cut | reloaded |", "|---|---|---|---|---|---|---|"]
     for result in built:
         cells = [result["name"], result["architecture"], result.get("adapter", "")]
-        cells += [str(result.get(step, ""))[:160].replace("|", "/") for step in ("captured", "verified", "cut")]
+        cells += [" ".join(str(result.get(step, "")).split())[:160].replace("|", "/") for step in steps]
         lines.append("| " + " | ".join(cells) + " |")
-    names = ", ".join(result["name"] for result in results if result["built"] != "yes")
+    no_model = [result["name"] for result in results if result["built"].startswith("NotAModel")]
+    lines += ["", f"Only parts of other types' configs: {', '.join(no_model)}."]
+    names = ", ".join(
+        result["name"] for result in results if result["built"] != "yes" and result["name"] not in no_model
+    )
     return "\n".join([*lines, "", f"Could not be built by the rules of `benchmarks/tiny_models.py`: {names}.", ""])
 
 
