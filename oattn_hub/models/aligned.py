@@ -13,7 +13,7 @@ def align_weights(model: nn.Module) -> nn.Module:
     One piece of memory is copied at a time, and tied weights stay tied. Weights that are elsewhere (on a device,
     offloaded) or that are no plain tensors (quantised) are left alone.
     """
-    moved: dict[int, torch.UntypedStorage] = {}
+    moved: dict[tuple[int, int], torch.UntypedStorage] = {}
     for weight in (*model.parameters(), *model.buffers()):
         plain = type(weight) in (torch.Tensor, nn.Parameter) and weight.layout == torch.strided
         if not plain or weight.device.type != "cpu" or weight.is_quantized:
@@ -21,10 +21,12 @@ def align_weights(model: nn.Module) -> nn.Module:
         memory = weight.untyped_storage()
         if memory.data_ptr() % 64 == 0:
             continue
-        if memory.data_ptr() not in moved:
-            moved[memory.data_ptr()] = memory.clone()
+        # by size too: in a mapped file an empty weight begins where the next one does
+        place = (memory.data_ptr(), memory.nbytes())
+        if place not in moved:
+            moved[place] = memory.clone()
         new = torch.empty(0, dtype=weight.dtype)
-        new.set_(moved[memory.data_ptr()], weight.storage_offset(), weight.shape, weight.stride())
+        new.set_(moved[place], weight.storage_offset(), weight.shape, weight.stride())
         weight.data = new
     return model
 

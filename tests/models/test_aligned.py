@@ -121,6 +121,19 @@ def test_ties_views_and_strides_survive() -> None:
     assert model.rows[1, 0] == -1.0
 
 
+def test_an_empty_weight_that_begins_where_the_next_one_does() -> None:
+    """In a mapped file; the next one was read from memory of no size, and so was whatever lay behind it."""
+    model = nn.ParameterDict({"tokens": nn.Parameter(torch.empty(1, 0)), "weight": nn.Parameter(torch.randn(64, 64))})
+    expected = model["weight"].detach().clone()
+    memory = misplaced(expected)
+    empty = torch.frombuffer(memory.numpy(), dtype=torch.float32, count=64)[:0].view(1, 0)
+    nothing = torch.empty(0)
+    nothing.set_(empty.untyped_storage()[:0], 0, (1, 0), (1, 1))
+    model["tokens"].data, model["weight"].data = nothing, memory
+    align_weights(model)
+    assert torch.equal(model["weight"], expected)
+
+
 def test_aligned_weights_are_not_moved_and_others_left_alone() -> None:
     model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8, device="meta"))
 
