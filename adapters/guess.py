@@ -260,22 +260,8 @@ def _counts(module: nn.Module, n_heads: int, width: int) -> Iterator[tuple[str, 
 
 def _split_by(module: nn.Module) -> set[str]:
     """Attributes by whose values the source code splits a fused projection."""
-    splits = re.findall(r"\.split\((\([^()]*\)|[^()]*)", _forward_source(module))
+    splits = re.findall(r"\.split\((\([^()]*\)|[^()]*)", _code_after_init(type(module)))
     return {name for split in splits for name in re.findall(r"self\.(\w+)", split)}
-
-
-def _config_counts(module: nn.Module, n_heads: int) -> Iterator[tuple[str, Count]]:
-    """Head counts that forward reads from the module's config."""
-    for name in dict.fromkeys(re.findall(r"self\.config\.(\w+)", _forward_source(module))):
-        if re.fullmatch(_HEADS, name) and getattr(module.config, name, None) == n_heads:
-            yield name, "heads"
-
-
-def _forward_source(module: nn.Module) -> str:
-    try:
-        return inspect.getsource(type(module).forward)
-    except (OSError, TypeError):  # made at run time
-        return ""
 
 
 def _config_counts(module: nn.Module, n_heads: int) -> Iterator[tuple[str, Count]]:
