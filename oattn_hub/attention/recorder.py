@@ -342,10 +342,12 @@ class Recorder:
         if len(calls) <= len(named):
             return list(zip(named, calls, strict=False))
         tokens = [call.shape[0] * call.shape[2] for call in calls]
-        if sum(tokens) in ended.rows:
+        # parts that look at themselves, or all at the same keys; others are streams (ProphetNet's predictions)
+        alike = len({call.shape[3] for call in calls}) == 1 or all(call.shape[2] == call.shape[3] for call in calls)
+        if sum(tokens) in ended.rows and alike:
             return [(site.group, JoinedCall.of(calls))]
         whole = [count in ended.rows or call.shape[3] in ended.rows for count, call in zip(tokens, calls, strict=True)]
-        if all(whole) or len({call.shape for call in calls}) == 1:
+        if sum(tokens) in ended.rows or all(whole) or len({call.shape for call in calls}) == 1:
             return [(f"{site.group}_{number}" if number > 1 else site.group, c) for number, c in enumerate(calls, 1)]
         shapes = ", ".join(str(call.shape) for call in calls[:3])
         raise CaptureError(

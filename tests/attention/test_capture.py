@@ -314,6 +314,37 @@ def test_attention_in_both_directions_is_two_streams() -> None:
     assert [store.shape(0, group) for group in store.groups] == [(5, 7, 2), (7, 5, 2)]
 
 
+class Predicting(nn.Module):
+    """Main tokens look at themselves, predicted ones at both, as ProphetNet has it."""
+
+    num_heads = 2
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        heads = self.qkv(x).unflatten(-1, (2, -1)).transpose(1, 2)
+        main, predicted = heads.chunk(2, dim=2)
+        first = (main @ main.mT).softmax(-1) @ main
+        return first + (predicted @ heads.mT).softmax(-1) @ heads
+
+
+class HoldsPredicting(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = Predicting()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.attention(x)
+
+
+def test_parts_of_the_tokens_with_other_keys_are_streams_and_no_contexts() -> None:
+    with torch.no_grad(), capture(model := HoldsPredicting()) as store:
+        model(torch.randn(1, 8, 8))
+    assert [store.shape(0, group) for group in store.groups] == [(4, 4, 2), (4, 8, 2)]
+
+
 def test_a_part_called_alone_is_a_batch_if_its_layers_all_run(bert: Built) -> None:
     model, inputs = bert
     with torch.no_grad(), capture(model) as store:
