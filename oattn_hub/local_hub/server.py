@@ -196,7 +196,7 @@ class LocalHub:
 
     def __init__(
         self,
-        folder: Path,
+        folder: Path | str,
         port: int = 0,
         *,
         large_files: str = "regular",
@@ -209,7 +209,7 @@ class LocalHub:
         self.verbose = verbose
         self.unknown_requests: list[str] = []  # the first ones: they show that a client has learned something new
         self._secret = secrets.token_bytes(32)
-        self.store = HubStore(folder)
+        self.store = HubStore(Path(folder))
         try:
             self._http = _Server((HOST, port), handler)
         except OSError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import torch
 
@@ -12,13 +12,24 @@ from oattn_hub.errors import SurgeryError
 
 def check_plain(sites: Iterable[AttentionSite]) -> None:
     """Refuse projections that carry adapters, are quantised, or are not in memory, and say how to get plain ones."""
+    for name, owner in _projections(sites):
+        _check(name, owner, getattr(owner, "weight", owner))
+
+
+def check_in_memory(sites: Iterable[AttentionSite]) -> None:
+    """Refuse to measure or prune projections whose numbers are not there to be read."""
+    for name, owner in _projections(sites):
+        _check_in_memory(name, getattr(owner, "weight", owner))
+
+
+def _projections(sites: Iterable[AttentionSite]) -> Iterator[tuple[str, object]]:
     for site in sites:
         if site.described is None:  # nobody knows its projections, and masking or cutting says so
             continue
         for axis in (*site.described.projections, site.described.output):
             found = site.find(axis.path)
             if found is not None:
-                _check(f"{site.name}.{axis.path}", found, getattr(found, "weight", found))
+                yield f"{site.name}.{axis.path}", found
 
 
 def _check(name: str, owner: object, weight: object) -> None:
@@ -33,8 +44,12 @@ def _check(name: str, owner: object, weight: object) -> None:
             f"{name} is quantised ({kind}), and rows of packed numbers cannot be taken out. Load the model in full "
             "precision, prune that, and quantise the result."
         )
-    if weight.is_meta:
+    _check_in_memory(name, weight)
+
+
+def _check_in_memory(name: str, weight: object) -> None:
+    if isinstance(weight, torch.Tensor) and weight.is_meta:
         raise SurgeryError(
             f"{name} is not in memory (offloaded to disk, or a model that was only outlined). Load the model without "
-            "offloading, for example without device_map, and prune that."
+            "offloading, for example without device_map, and evaluate or prune that."
         )
