@@ -8,7 +8,6 @@ from typing import Any
 
 from oattn_hub.errors import FormatError
 from oattn_hub.files import read_header, read_json, sha256_file, unsealed
-from oattn_hub.files.documents import SEAL
 from oattn_hub.records import MANIFEST, ModelInfo
 
 WEIGHTS = "model.safetensors"
@@ -38,8 +37,7 @@ def check_manifest(manifest: Any, place: Path) -> dict[str, Any]:
     """The manifest that a file holds, without its seal, if its parts are what they should be."""
     if not isinstance(manifest, dict) or manifest.get("schema") != 1:
         raise FormatError(f"{place} has a schema this version does not read; update oattn_hub.")
-    if SEAL in manifest:  # checkpoints of before it was there have none
-        manifest = unsealed(manifest, place)
+    manifest = unsealed(manifest, place)
     if reason := _misfit(manifest):
         raise FormatError(f"{place} is damaged: {reason}. Save or download the checkpoint again.")
     plan = {**manifest["plan"], "model": ModelInfo.from_json(manifest["plan"]["model"]).to_json()}

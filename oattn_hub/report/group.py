@@ -188,7 +188,8 @@ def _check_plain(values: dict[str, Any]) -> None:
     kinds: dict[str, Any] = {"name": str, "n_queries": int, "n_keys": int, "fraction": (int, float)}
     kinds |= {"jaccard": (int, float), "spearman": (int, float)}
     wrong = [name for name, kind in kinds.items() if not isinstance(values[name], kind) or values[name] is True]
-    wrong += [] if all(type(factor) is int and factor > 0 for factor in values["pooled"]) else ["pooled"]
+    factors = values["pooled"]
+    wrong += [] if len(factors) == 2 and all(type(f) is int and f > 0 for f in factors) else ["pooled"]
     if wrong or not all(isinstance(name, str) for name in values["layer_names"]):
         raise FormatError(f"Group {str(values['name'])[:60]!r} of the report is damaged: {wrong or ['layer_names']}.")
     arrays = {name: value for name, value in values.items() if isinstance(value, np.ndarray) and name != "samples"}

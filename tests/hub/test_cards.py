@@ -12,7 +12,7 @@ from huggingface_hub import ModelCard
 
 from oattn_hub.cards import render
 from oattn_hub.errors import FormatError, InvalidInput
-from oattn_hub.files import read_json, write_json
+from oattn_hub.files import read_json, write_json, write_sealed
 from oattn_hub.hub import card_of, load_report, push_report, write_card
 from oattn_hub.hub.card import hub_id, report_readme
 from oattn_hub.hub.checkpoint_card import _head_map
@@ -206,7 +206,7 @@ def checkpoint_card(
     result = {"heads_before": 4, "heads_after": 3, "parameters_before": 100, "parameters_after": 90}
     manifest = {"variant": "cut", "library": "transformers", "class": "BertForMaskedLM", "oattn_hub": "1"}
     made = {"schema": 1, "sha256": {}, **manifest, "plan": {**base, **plan}, "result": result}
-    write_json(folder / "oattn_pruned.json", made)
+    write_sealed(folder / "oattn_pruned.json", made)
     write_json(folder / "config.json", {"auto_map": {"AutoModelForMaskedLM": "m.P"}})
     write_checkpoint_card(folder, "me/small", "mit", evaluation, base_model)
     return ModelCard.load(folder / "README.md")

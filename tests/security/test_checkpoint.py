@@ -94,6 +94,14 @@ def test_cuts_that_do_not_fit_the_model_are_refused_before_memory_is_taken(check
         load_pruned(checkpoint)
 
 
+def test_a_manifest_that_lost_its_seal_is_refused(checkpoint: Path) -> None:
+    manifest = read_json(checkpoint / "oattn_pruned.json")
+    write_json(checkpoint / "oattn_pruned.json", {key: value for key, value in manifest.items() if key != SEAL})
+    for use in (read_manifest, load_pruned, card_of):
+        with pytest.raises(FormatError, match="was changed"):
+            use(checkpoint)
+
+
 def test_an_honest_checkpoint_loads(checkpoint: Path) -> None:
     rewrite(checkpoint)
     assert load_pruned(checkpoint).training is False
