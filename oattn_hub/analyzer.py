@@ -205,7 +205,11 @@ class Analyzer:
         store = PooledStore(store)
         info = store.info
         settings = self.settings(store.n_batches, 0)
-        joined = {name: self._join(store, name, batches, settings) for name, batches in measured.items()}
+        joined = {}
+        for done, (name, batches) in enumerate(measured.items()):
+            self.progress("controls", done, len(measured))
+            joined[name] = self._join(store, name, batches, settings)
+        self.progress("controls", len(measured), len(measured))
         groups = with_samples(joined, store, measured, self.kind, run)
         provenance = Provenance(
             data=info.description,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from oattn_hub.cli import checks
 from oattn_hub.cli.loading import add_loading_arguments, loading_options
 from oattn_hub.cli.terminal import add_json_flag, print_json
 
@@ -17,6 +18,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--markdown", action="store_true", help="print the table of the README")
     add_loading_arguments(parser)
     add_json_flag(parser)
+
+
+def check(args: argparse.Namespace) -> None:
+    """Refuse what cannot work."""
+    if args.explain is not None:
+        checks.model(args.explain, args.gguf_file)
+    checks.loading(args)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -38,7 +38,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def check(args: argparse.Namespace) -> None:
     """Refuse what cannot work."""
     require(*ANALYSIS, what="oattn analyze")
-    checks.model(args.model)
+    if not _is_store(args.model):
+        checks.model(args.model, args.gguf_file)
+    checks.loading(args)
     checks.data(args.data)
     checks.count(args.batches, "--batches")
     checks.count(args.tokens, "--tokens", least=2)
@@ -47,8 +49,15 @@ def check(args: argparse.Namespace) -> None:
     checks.output_folder(_out(args), ("report.json",), "a report")
 
 
+def _is_store(model: str) -> bool:
+    from oattn_hub.attention.store import AttentionStore
+
+    return AttentionStore.is_store(model)
+
+
 def _out(args: argparse.Namespace) -> Path:
-    out: Path = args.out or Path("runs") / Path(args.model).name
+    # resolved, so that `.` has a name
+    out: Path = args.out or Path("runs") / Path(args.model).resolve().name
     return out
 
 
@@ -116,10 +125,11 @@ def _print(report: Report, out: Path) -> None:
     for finding in report.theory.findings if report.theory else []:
         screen.print(f"• {finding}", markup=False)
     screen.print(f"report {out}\npage   {out / 'report.html'}", soft_wrap=True, markup=False)
+    folder = quote(str(out))
     next_commands(
-        f"oattn evaluate {quote(str(out))}                       # what removing heads costs",
-        f"oattn prune {quote(str(out))} --budget 1% --out pruned   # the smaller model",
-        f"oattn heads {quote(str(out))} --csv                      # the table of heads",
+        (f"oattn evaluate {folder}", "what removing heads costs"),
+        (f"oattn prune {folder} --budget 1% --out pruned", "the smaller model"),
+        (f"oattn heads {folder} --csv", "the table of heads"),
     )
 
 

@@ -32,7 +32,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def check(args: argparse.Namespace) -> None:
     """Refuse what cannot work."""
-    checks.model(args.model)
+    checks.model(args.model, args.gguf_file)
+    checks.loading(args)
     checks.data(args.data)
     checks.count(args.batches, "--batches")
     checks.count(args.tokens, "--tokens", least=2)

@@ -27,9 +27,17 @@ def check(args: argparse.Namespace) -> None:
     """Refuse what cannot work."""
     if not args.folder.is_dir():
         raise LoadError(f"There is no folder {args.folder}. Name one that `oattn analyze` or `oattn prune` wrote.")
+    _check_kind(args.folder)
+    checks.new_folder(args.out, "--out")
     for name in (args.repo, args.base_model):
         if name is not None:
             checks.repo_id(name)
+
+
+def _check_kind(folder: Path) -> None:
+    from oattn_hub.hub.push import kind_of
+
+    kind_of(folder)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -5,8 +5,9 @@ A verb names its checks in ``check(args)``; what is wrong is said in one sentenc
 
 from __future__ import annotations
 
+import argparse
 import re
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from oattn_hub.errors import InvalidInput, LoadError
 
@@ -18,6 +19,12 @@ def count(value: int, name: str, least: int = 1) -> None:
     """A whole number that is not too small."""
     if value < least:
         raise InvalidInput(f"{name} is {value}; give a whole number, {least} or more.")
+
+
+def positive(value: float, name: str) -> None:
+    """A number above 0; NaN is none."""
+    if not value > 0:
+        raise InvalidInput(f"{name} is {value:g}; give a number above 0.")
 
 
 def choice(value: str, name: str, choices: tuple[str, ...]) -> None:
@@ -32,16 +39,36 @@ def share(value: float, name: str) -> None:
         raise InvalidInput(f"{name} is {value:g}; give a part between 0 and 1, such as 0.2.")
 
 
-def model(text: str) -> None:
-    """A model that may exist: a folder that is there, or a name that a Hub or timm could know."""
+def model(text: str, gguf_file: str | None = None) -> None:
+    """A model that may exist: a folder that may be one, or a name that a Hub or timm could know."""
+    from oattn_hub.models.folders import check_model_folder
+
     if not text.strip():
         raise InvalidInput("The model's name is empty. Give a Hub id (owner/name), a folder or a timm name.")
-    if Path(text).expanduser().exists():
+    if Path(text).exists():
+        check_model_folder(Path(text), gguf_file)
         return
     if text.startswith((".", "/", "~")) or "\\" in text or text.count("/") > 1:
         raise LoadError(f"There is no folder {text}. Give a folder that exists, a Hub id (owner/name) or a timm name.")
     if not re.fullmatch(r"[\w][\w.:-]*(/[\w][\w.-]*)?", text, re.ASCII):
         raise InvalidInput(f"{text!r} is neither a folder nor a name. Give a Hub id (owner/name) or a timm name.")
+
+
+def loading(args: argparse.Namespace) -> None:
+    """The options of verbs that load a model by its name."""
+    from oattn_hub.adapters import get_adapter
+    from oattn_hub.models import TASKS
+
+    if args.task is not None:
+        choice(args.task, "--task", tuple(TASKS))
+    if args.revision is not None and not args.revision.strip():
+        raise InvalidInput("--revision is empty; give a branch, a tag or a commit, or leave it out.")
+    if args.gguf_file is not None and (
+        PurePath(args.gguf_file).is_absolute() or ".." in PurePath(args.gguf_file).parts
+    ):
+        raise InvalidInput(f"--gguf-file is {args.gguf_file!r}; give the name of a file in the model's folder.")
+    if getattr(args, "adapter", None) is not None:
+        get_adapter(args.adapter)
 
 
 def report(folder: Path, what: str = "report") -> None:
@@ -52,13 +79,13 @@ def report(folder: Path, what: str = "report") -> None:
         raise LoadError(f"{folder} is no {what}: it has no report.json. Name a folder that `oattn analyze` wrote.")
 
 
-def data(text: str | None) -> None:
+def data(text: str | None, name: str = "--data") -> None:
     """Data that is there and not empty; a dataset of the Hub only by its form."""
     if text is None:
         return
     if text.startswith("dataset:"):
         if not re.match(r"dataset:[\w][\w.-]*(/[\w][\w.-]*)?(\?|$)", text, re.ASCII):
-            raise InvalidInput(f"--data is {text!r}; write dataset:owner/name?split=test&column=text.")
+            raise InvalidInput(f"{name} is {text!r}; write dataset:owner/name?split=test&column=text.")
         return
     path = Path(text).expanduser()
     if not text.strip() or not path.exists():
@@ -84,19 +111,49 @@ def scores(names: list[str]) -> None:
             get_score(name)
 
 
-def output_folder(folder: Path | None, marks: tuple[str, ...], what: str) -> None:
+def lengths(values: list[int] | None) -> None:
+    """Context lengths."""
+    for value in values or ():
+        count(value, "--lengths", least=2)
+
+
+def checkpoint(folder: Path) -> None:
+    """A folder that holds a pruned checkpoint."""
+    if not folder.exists():
+        raise LoadError(f"There is no checkpoint at {folder}. Name a folder that `oattn prune` wrote.")
+    if not (folder / "oattn_pruned.json").is_file():
+        raise LoadError(f"{folder} is no pruned checkpoint: it has no oattn_pruned.json. Name one `oattn prune` wrote.")
+
+
+def output_file(path: Path | None, name: str) -> None:
+    """A file to write to: no folder, and nothing on the way to it is a file."""
+    if path is None:
+        return
+    if path.is_dir():
+        raise InvalidInput(f"{name} is {path}, which is a folder; name a file.")
+    _writable_name(path, name)
+
+
+def output_folder(folder: Path | None, marks: tuple[str, ...], what: str, name: str = "--out") -> None:
     """A folder to write to: new, empty, or one that holds an older result of the same kind."""
     if folder is None or not folder.exists():
-        _writable_name(folder)
+        _writable_name(folder, name)
         return
     if folder.is_file():
-        raise InvalidInput(f"--out is {folder}, which is a file; name a folder.")
+        raise InvalidInput(f"{name} is {folder}, which is a file; name a folder.")
     if any(folder.iterdir()) and not any((folder / mark).exists() for mark in marks):
-        raise InvalidInput(f"--out is {folder}, which holds something else than {what}. Name a new or empty folder.")
+        raise InvalidInput(f"{name} is {folder}, which holds something else than {what}. Name a new or empty folder.")
 
 
-def _writable_name(folder: Path | None) -> None:
-    """No part of the way to a new folder may be a file."""
-    for parent in folder.parents if folder is not None else ():
+def new_folder(folder: Path | None, name: str) -> None:
+    """A folder to write to that is not there, or empty."""
+    if folder is not None and folder.is_dir() and any(folder.iterdir()):
+        raise InvalidInput(f"{name} is {folder}, which is not empty. Name a new or an empty folder.")
+    output_folder(folder, (), "nothing", name)
+
+
+def _writable_name(path: Path | None, name: str) -> None:
+    """No part of the way to something new may be a file."""
+    for parent in path.parents if path is not None else ():
         if parent.is_file():
-            raise InvalidInput(f"--out is {folder}, but {parent} is a file; name another folder.")
+            raise InvalidInput(f"{name} is {path}, but {parent} is a file; name another place.")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from oattn_hub.cli import checks
 from oattn_hub.cli.loading import add_permission_arguments, loading_options
 from oattn_hub.cli.terminal import add_json_flag, console, next_commands, print_json, progress_bar
+from oattn_hub.errors import InvalidInput
 from oattn_hub.lazy import require
 
 if TYPE_CHECKING:
@@ -45,6 +46,9 @@ def check(args: argparse.Namespace) -> None:
     if args.model is not None:
         checks.model(args.model)
     checks.scores(args.scores.split(","))
+    if args.scores == "random":
+        raise InvalidInput("--scores is random, which only others are compared with; name another score too, or all.")
+    checks.output_file(args.figure, "--figure")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -77,8 +81,8 @@ def run(args: argparse.Namespace) -> int:
     _print(joined, section, figure)
     folder = quote(str(args.report))
     next_commands(
-        f"oattn prune {folder} --budget 1% --out pruned   # the smaller model",
-        f"oattn heads {folder}                            # every head: verdict, cost, entropy",
+        (f"oattn prune {folder} --budget 1% --out pruned", "the smaller model"),
+        (f"oattn heads {folder}", "every head: verdict, cost, entropy"),
     )
     return 0
 

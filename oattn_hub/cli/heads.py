@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from oattn_hub.cli import checks
 from oattn_hub.cli.terminal import add_json_flag, console, print_json, printable
@@ -61,6 +61,12 @@ def _print(report: Report) -> None:
     for name in shown:
         table.add_column(name, justify="left" if name == "verdict" else "right")
     for record in records:
-        cells = [f"{v:.4g}" if isinstance(v := record[name], float) else str(v or "") for name in shown]
+        cells = [_cell(record[name]) for name in shown]
         table.add_row(f"{record['layer']}.{record['head']}", *cells)
     console().print(table)
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

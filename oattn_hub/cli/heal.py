@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from oattn_hub.cli import checks
 from oattn_hub.cli.prune import parse_lengths
 from oattn_hub.cli.terminal import add_json_flag, console, print_json
 
@@ -25,6 +26,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rate", type=float, default=3e-4, help="learning rate (0.0003)")
     parser.add_argument("--seed", type=int, default=0, help="of inputs and their order (0)")
     add_json_flag(parser)
+
+
+def check(args: argparse.Namespace) -> None:
+    """Refuse what cannot work."""
+    checks.checkpoint(args.pruned)
+    checks.output_folder(args.out, ("oattn_pruned.json",), "a pruned checkpoint")
+    checks.positive(args.minutes, "--minutes")
+    checks.positive(args.rate, "--rate")
+    checks.count(args.inputs, "--inputs")
+    checks.count(args.seed, "--seed", least=0)
+    if args.tokens is not None:
+        checks.count(args.tokens, "--tokens", least=2)
+    checks.lengths(parse_lengths(args.lengths))
+    checks.data(args.data)
+    checks.data(args.calibration, "--calibration")
+    if args.model is not None:
+        checks.model(args.model)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from oattn_hub.cli import checks
 from oattn_hub.cli.terminal import add_json_flag, console, print_json
+from oattn_hub.errors import LoadError
+from oattn_hub.models.folders import check_model_folder
 
 HELP = "turn an old checkpoint with pruned_heads, which transformers 5 cannot load, into one that loads"
 
@@ -16,6 +19,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, required=True, help="folder for the new checkpoint")
     parser.add_argument("--allow-pickle", action="store_true", help="also read pytorch_model.bin (weights only)")
     add_json_flag(parser)
+
+
+def check(args: argparse.Namespace) -> None:
+    """Refuse what cannot work."""
+    if not args.folder.exists():
+        raise LoadError(f"There is no folder {args.folder}. Name one with config.json and weights.")
+    check_model_folder(args.folder)
+    checks.output_folder(args.out, ("oattn_pruned.json",), "a pruned checkpoint")
 
 
 def run(args: argparse.Namespace) -> int:

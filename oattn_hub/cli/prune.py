@@ -26,7 +26,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "or KL for a model without one",
     )
     how.add_argument("--heads", help="exactly these, as layer.head separated by commas: 0.1,0.5,3.2")
-    parser.add_argument("--metric", help="what the budget is about instead: loss, accuracy, mrr or divergence")
+    parser.add_argument(
+        "--metric", choices=("loss", "accuracy", "mrr", "divergence"), help="what the budget is about instead"
+    )
     parser.add_argument("--score", help="rank by this score, fisher or obs; default: what was measured to cost least")
     parser.add_argument("--unit", choices=("heads", "groups", "layers"), default="heads", help="what goes as a whole")
     parser.add_argument(
@@ -54,7 +56,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def check(args: argparse.Namespace) -> None:
     """Refuse what cannot work."""
-    if not args.report.is_file():
+    if args.report.is_file():
+        _check_plan(args.report)
+    else:
         checks.report(args.report, "report or plan")
         if args.fraction is None and args.budget is None and args.heads is None:
             raise InvalidInput("Say what to remove: --fraction 0.2, --budget 1% or --heads 0.1,0.5.")
@@ -62,12 +66,14 @@ def check(args: argparse.Namespace) -> None:
         checks.share(args.fraction, "--fraction")
     if args.budget is not None:
         checks.share(parse_budget(args.budget), "--budget")
-    for named in (args.heads, args.keep):
-        if named is not None:
-            parse_heads(named)
+    if args.keep is not None:
+        parse_heads(args.keep)
+    if args.heads is not None:
+        _check_heads(args.report, parse_heads(args.heads))
     checks.count(args.min_heads_per_layer, "--min-heads-per-layer", least=0)
     checks.data(args.data)
-    checks.data(args.calibration)
+    checks.data(args.calibration, "--calibration")
+    checks.count(args.seed, "--seed", least=0)
     if args.model is not None:
         checks.model(args.model)
     if args.score is not None and args.score not in ("fisher", "obs"):
@@ -76,8 +82,23 @@ def check(args: argparse.Namespace) -> None:
         checks.count(args.inputs, "--inputs")
     if args.tokens is not None:
         checks.count(args.tokens, "--tokens")
-    parse_lengths(args.lengths)
+    checks.lengths(parse_lengths(args.lengths))
+    checks.output_file(args.plan, "--plan")
     checks.output_folder(args.out, ("oattn_pruned.json",), "a pruned checkpoint")
+
+
+def _check_plan(path: Path) -> None:
+    from oattn_hub.pruning import PruningPlan
+
+    PruningPlan.load_file(path)
+
+
+def _check_heads(report: Path, heads: list[tuple[int, int]]) -> None:
+    from oattn_hub.pruning.heads import check_known
+    from oattn_hub.report import Report
+
+    if not report.is_file():
+        check_known(heads, [(record.layer, record.head) for record in Report.load(report).heads])
 
 
 def run(args: argparse.Namespace) -> int:
@@ -108,7 +129,9 @@ def run(args: argparse.Namespace) -> int:
     elif args.out:
         how = "not verified" if args.no_verify else "loaded again and compared"
         out.print(f"saved to {args.out}, {how}", markup=False, soft_wrap=True)
-        next_commands(f"oattn publish {quote(str(args.out))} OWNER/NAME   # to the Hub; --dry-run DIR sends nothing")
+        next_commands(
+            (f"oattn publish {quote(str(args.out))} OWNER/NAME", "to the Hub; --dry-run DIR sends nothing"),
+        )
     return 0
 
 

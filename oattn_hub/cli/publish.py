@@ -50,6 +50,7 @@ def check(args: argparse.Namespace) -> None:
             f"There is no folder {args.folder}. Name one that `oattn analyze`, `oattn prune` or `oattn sweep` wrote."
         )
     checks.repo_id(args.repo_id)
+    checks.new_folder(args.dry_run, "--dry-run")
     if args.base_model is not None:
         checks.repo_id(args.base_model)
     if args.report is not None:

@@ -25,6 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def check(args: argparse.Namespace) -> None:
     """Refuse what cannot work."""
     checks.repo_id(args.repo_id)
+    checks.new_folder(args.to, "--to")
 
 
 def run(args: argparse.Namespace) -> int:

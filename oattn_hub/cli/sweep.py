@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from oattn_hub.cli import checks
 from oattn_hub.cli.terminal import add_json_flag, console, print_json, printable, progress_bar
+from oattn_hub.errors import InvalidInput
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -50,6 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def check(args: argparse.Namespace) -> None:
     """Refuse what cannot work."""
     from oattn_hub.sweep import read_models
+    from oattn_hub.sweep.state import SETTINGS_FILE
 
     read_models(args.models)
     checks.data(args.data)
@@ -58,6 +60,13 @@ def check(args: argparse.Namespace) -> None:
     checks.count(args.seed, "--seed", least=0)
     checks.count(args.retries, "--retries", least=0)
     checks.choice(args.kind, "--kind", ("probs", "scores", "logits"))
+    checks.output_folder(args.out, (SETTINGS_FILE,), "a sweep")
+    if args.workers is not None:
+        checks.count(args.workers, "--workers")
+    if args.engine == "hf-jobs":
+        _jobs(args)
+    elif args.dry_run:
+        raise InvalidInput(f"--dry-run prints the jobs of hf-jobs; the engine is {args.engine}.")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -88,7 +97,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _jobs(args: argparse.Namespace) -> HfJobs:
-    from oattn_hub.errors import InvalidInput
     from oattn_hub.sweep.jobs import HfJobs
 
     if not args.namespace:
@@ -97,11 +105,8 @@ def _jobs(args: argparse.Namespace) -> HfJobs:
 
 
 def _dry_run(args: argparse.Namespace, options: Options) -> int:
-    from oattn_hub.errors import InvalidInput
     from oattn_hub.sweep import read_models
 
-    if args.engine != "hf-jobs":
-        raise InvalidInput(f"--dry-run prints the jobs of hf-jobs; the engine is {args.engine}.")
     jobs = _jobs(args)
     for job in read_models(args.models):
         print(jobs.shown(job, options))

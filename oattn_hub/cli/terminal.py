@@ -59,6 +59,9 @@ def add_json_flag(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print the result as JSON on stdout")
 
 
+_SCREEN = 80  # columns of a terminal nobody has made wider
+
+
 @contextmanager
 def progress_bar() -> Iterator[Progress]:
     """On stderr: bars with stage names and time left when a person watches, else one line a stage."""
@@ -116,7 +119,11 @@ def _time_words(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
 
 
-def next_commands(*commands: str) -> None:
-    """The last lines of a finished verb: what one would run now."""
-    typed = (f"{typed_name()}{command.removeprefix('oattn')}" for command in commands)
-    console().print("next:", *typed, sep="\n  ", markup=False, soft_wrap=True)
+def next_commands(*commands: tuple[str, str]) -> None:
+    """The last lines of a finished verb: what one would run now, and what for; aligned where that fits a screen."""
+    typed = [(f"{typed_name()}{command.removeprefix('oattn')}", why) for command, why in commands]
+    width = max(len(command) for command, _ in typed)
+    longest = max(len(why) for _, why in typed)
+    aligned = width + longest + 7 <= _SCREEN
+    lines = (f"{command:<{width}}   # {why}" if aligned else f"{command}   # {why}" for command, why in typed)
+    console().print("next:", *lines, sep="\n  ", markup=False, soft_wrap=True)

@@ -99,9 +99,7 @@ def run(args: argparse.Namespace) -> int:
         print_json({"validation": section.to_json(), "findings": section.findings})
         return 0
     _print(section)
-    next_commands(
-        f"oattn evaluate {quote(str(args.report))}   # scores that look at what a head writes, under one protocol"
-    )
+    next_commands((f"oattn evaluate {quote(str(args.report))}", "scores that look at what a head writes"))
     return 0
 
 

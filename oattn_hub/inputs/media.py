@@ -196,7 +196,10 @@ def choose(items: Sequence[Any], batches: int, seed: int, part: Part, what: str)
     order = np.random.default_rng(seed).permutation(len(items))
     chosen = order[part_of(len(items) + 1, part)]  # of an odd number the first part gets one more
     if len(chosen) < batches:
-        raise InvalidInput(f"There are {len(chosen)} {what}; {batches} batches need {batches}. Ask for fewer batches.")
+        of_all = f" for this out of {len(items)}" if len(chosen) < len(items) else ""
+        raise InvalidInput(
+            f"There are {len(chosen)} {what}{of_all}; {batches} batches need {batches}. Give more, or ask for fewer."
+        )
     return [items[index] for index in chosen[:batches]]
 
 

@@ -13,8 +13,9 @@ from torch import nn
 
 from oattn_hub.errors import InvalidInput, LoadError, MissingDependency, OattnError
 from oattn_hub.files import read_json
-from oattn_hub.models import find_model_class, register_models
+from oattn_hub.models import TASKS, find_model_class, register_models
 from oattn_hub.models.aligned import align_weights
+from oattn_hub.models.folders import check_model_folder
 from oattn_hub.models.identify import (
     content_fingerprint,
     license_of,
@@ -30,17 +31,6 @@ from oattn_hub.tokens import default_token
 
 PERMISSIONS = ("trust_remote_code", "allow_pickle", "token", "cache_dir", "local_files_only")
 _PRUNED_FILES = ["*.json", "*.jinja", "*.model", "*.safetensors", "*.txt"]
-
-# task -> Auto class, for a checkpoint whose config names no architecture, or when another head is wanted
-TASKS = {
-    "base": "AutoModel",
-    "causal-lm": "AutoModelForCausalLM",
-    "masked-lm": "AutoModelForMaskedLM",
-    "seq2seq-lm": "AutoModelForSeq2SeqLM",
-    "text-classification": "AutoModelForSequenceClassification",
-    "image-classification": "AutoModelForImageClassification",
-    "speech-seq2seq": "AutoModelForSpeechSeq2Seq",
-}
 
 
 @dataclass(frozen=True)
@@ -223,10 +213,8 @@ def load_again(info: ModelInfo, **permissions: Any) -> LoadedModel:
 
 def _load(request: _Request) -> LoadedModel:
     folder = Path(request.source)
-    if folder.is_dir():
+    if folder.exists():
         return _load_folder(folder, request)
-    if folder.is_file():
-        raise LoadError(f"{folder} is a file, not a folder. Give the folder that holds config.json and the weights.")
     if request.source.startswith(("hf-hub:", "hf_hub:")):
         return _load_timm_repo(request, request.source.partition(":")[2])
     if _is_timm_name(request.source):
@@ -262,14 +250,9 @@ def _load_pruned_repo(request: _Request) -> LoadedModel:
 
 
 def _load_folder(folder: Path, request: _Request) -> LoadedModel:
-    gguf_files = sorted(path.name for path in folder.glob("*.gguf"))
-    if request.gguf_file is None and gguf_files and not any(folder.glob("*.safetensors")):
-        if len(gguf_files) > 1:
-            raise LoadError(f"{folder} has {len(gguf_files)} GGUF files. Choose one with gguf_file: {gguf_files}.")
-        return _load_transformers(replace(request, gguf_file=gguf_files[0]))
-    if not (folder / "config.json").is_file() and request.gguf_file is None:
-        screen_folder(folder, {})
-        raise LoadError(f"{folder} has no config.json, so it is not a model. Give a folder made by save_pretrained.")
+    request = replace(request, gguf_file=check_model_folder(folder, request.gguf_file))
+    if not (folder / "config.json").is_file():
+        screen_folder(folder, {})  # an adapter without its model is explained there
     config = read_json(folder / "config.json") if request.gguf_file is None else {}
     if PRUNING_KEY in config:
         return _load_pruned(folder)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
+from oattn_hub.errors import InvalidInput
 from oattn_hub.files import fingerprint
 from oattn_hub.records import Head
 
@@ -11,6 +12,29 @@ from oattn_hub.records import Head
 def structure_of(n_heads_by_layer: Mapping[int, int]) -> str:
     """Fingerprint of the number of heads of every layer; the same from a report as from the model."""
     return fingerprint([[layer, n_heads_by_layer[layer]] for layer in sorted(n_heads_by_layer)])
+
+
+def check_known(heads: Iterable[Head], known: Iterable[Head]) -> None:
+    """Refuse heads that a model does not have.
+
+    >>> check_known([(0, 1)], [(0, 0), (0, 1)])
+    """
+    by_layer: dict[int, list[int]] = {}
+    for layer, head in known:
+        by_layer.setdefault(layer, []).append(head)
+    for layer, head in heads:
+        if layer not in by_layer:
+            raise InvalidInput(f"There is no head {layer}.{head}: the layers are {_from_to(by_layer)}.")
+        if head not in by_layer[layer]:
+            raise InvalidInput(
+                f"There is no head {layer}.{head}: layer {layer} has the heads {_from_to(by_layer[layer])}."
+            )
+
+
+def _from_to(numbers: Iterable[int]) -> str:
+    found = sorted(numbers)
+    whole = found == list(range(found[0], found[-1] + 1)) and len(found) > 2
+    return f"{found[0]} to {found[-1]}" if whole else ", ".join(map(str, found))
 
 
 def lowest(

@@ -15,7 +15,7 @@ from oattn_hub.errors import InvalidInput, LoadError, MissingDependency, OattnEr
 from oattn_hub.progress import Progress, silent
 from oattn_hub.pruning.bench import Bench, Question
 from oattn_hub.pruning.bounds import fixed_sequence
-from oattn_hub.pruning.heads import lowest, structure_of
+from oattn_hub.pruning.heads import check_known, lowest, structure_of
 from oattn_hub.pruning.plan import PruningPlan
 from oattn_hub.pruning.scores import Subject, get_score
 from oattn_hub.pruning.search import RANKINGS, Search, by_head
@@ -147,10 +147,8 @@ class _Choice:
         return [sorted(layers) for layers in modules.values() if len(layers) > 1]
 
     def checked(self, heads: Iterable[Head]) -> list[Head]:
-        known = set(self.heads)
         chosen = sorted({(int(layer), int(head)) for layer, head in heads})
-        if unknown := [head for head in chosen if head not in known]:
-            raise InvalidInput(f"The model has no head {unknown[0]}; layers are {sorted({h[0] for h in known})}.")
+        check_known(chosen, self.heads)
         return chosen
 
     def lowest(self, values: Mapping[Head, float], count: int) -> list[Head]:

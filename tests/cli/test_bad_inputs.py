@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -18,16 +19,20 @@ BAD = {
         "tiny --data nowhere.txt", "tiny --data EMPTY", "tiny --data EMPTYDIR", "tiny --data ''",
         "tiny --data dataset:", "tiny --data dataset:a/b/c", "tiny --out FILE", "tiny --out FULL",
         "tiny --out FILE/inside", "tiny --unknown", "tiny more",
+        "FILE --batches 1", "EMPTYDIR --batches 1", "FULL --batches 1", "tiny --task nonsense",
+        "tiny --adapter nonsense", "MODEL --gguf-file nowhere.gguf", "tiny --gguf-file ../x.gguf", "tiny --revision ''",
     ],
     "capture": [
         "tiny", "./nowhere --out x", "tiny --out x --batches 0", "tiny --out x --tokens 1", "tiny --out x --kind all",
         "tiny --out x --dtype float64", "tiny --out x --pool 0", "tiny --out x --seed -1",
         "tiny --out x --data nowhere.txt", "tiny --out x --data EMPTY",
+        "EMPTYDIR --out x", "tiny --out x --adapter nonsense", "tiny --out x --task nonsense",
     ],
     "evaluate": [
         "nowhere", "FULL", "FILE", "REPORT --inputs 0", "REPORT --inputs -1", "REPORT --inputs x",
         "REPORT --tokens 0", "REPORT --seeds 0", "REPORT --seeds 4", "REPORT --seed -1", "REPORT --data nowhere.txt",
         "REPORT --data EMPTY", "REPORT --scores nonsense", "REPORT --scores ''", "REPORT --model ./nowhere",
+        "REPORT --model EMPTYDIR", "REPORT --figure FULL", "REPORT --figure FILE/x.png", "REPORT --scores random",
     ],
     "validate": [
         "nowhere", "FULL", "FILE", "REPORT --batches 3", "REPORT --batches x", "REPORT --draws 4", "REPORT --inputs 1",
@@ -43,6 +48,27 @@ BAD = {
         "REPORT --fraction 0.1 --variant thin", "REPORT --fraction 0.1 --out FILE",
         "REPORT --fraction 0.1 --out FULL", "REPORT --fraction 0.1 --data nowhere.txt",
         "REPORT --fraction 0.1 --model ./nowhere",
+        "REPORT --fraction 0.1 --calibration nowhere.txt", "REPORT --budget 1% --metric nonsense",
+        "REPORT --budget 1% --lengths 0", "REPORT --budget 1% --lengths ''", "REPORT --budget 1% --lengths 128,x",
+        "REPORT --fraction 0.1 --plan FULL", "REPORT --fraction 0.1 --plan FILE/x.json", "FILE", "NOPLAN",
+        "REPORT --fraction 0.1 --seed -1", "REPORT --heads 0.1",
+    ],
+    "heal": [
+        "nowhere --out x", "FULL --out x", "FILE --out x", "PRUNED", "PRUNED --out FULL", "PRUNED --out FILE",
+        "PRUNED --out x --minutes 0", "PRUNED --out x --minutes nan", "PRUNED --out x --inputs 0",
+        "PRUNED --out x --rate 0", "PRUNED --out x --lengths 0", "PRUNED --out x --data nowhere.txt",
+        "PRUNED --out x --calibration EMPTY", "PRUNED --out x --model ./nowhere", "PRUNED --out x --seed -1",
+    ],
+    "migrate": [
+        "nowhere --out x", "FULL --out x", "FILE --out x", "MODEL", "MODEL --out FULL", "MODEL --out FILE",
+    ],
+    "sweep": [
+        "nowhere --out x", "FULL --out x", "EMPTY --out x", "FILE", "FILE --out FILE", "FILE --out FULL",
+        "FILE --out x --workers 0", "FILE --out x --kind prob", "FILE --out x --batches 0",
+        "FILE --out x --engine slurm", "FILE --out x --engine hf-jobs", "FILE --out x --dry-run",
+    ],
+    "adapters": [
+        "--explain ./nowhere", "--explain EMPTYDIR",
     ],
     "heads": [
         "nowhere", "FULL", "FILE",
@@ -52,13 +78,15 @@ BAD = {
     ],
     "publish": [
         "REPORT", "nowhere me/x", "REPORT x", "REPORT me/x/y", "REPORT me/..", "REPORT 'me/a b'",
-        "REPORT me/x --report nowhere",
+        "REPORT me/x --report nowhere", "FULL me/x", "REPORT me/x --base-model nonsense",
+        "REPORT me/x --dry-run FULL", "REPORT me/x --dry-run FILE", "REPORT me/x --include nowhere.md",
     ],
     "pull": [
-        "", "nonsense", "me/x/y", "../x",
+        "", "nonsense", "me/x/y", "../x", "me/x --to FULL", "me/x --to FILE",
     ],
     "card": [
-        "nowhere", "REPORT --repo nonsense",
+        "nowhere", "REPORT --repo nonsense", "FULL", "REPORT --base-model nonsense", "REPORT --out FULL",
+        "REPORT --out FILE",
     ],
     "hub": [
         "", "start", "variants nonsense", "serve --port 70000", "serve --port x",
@@ -97,7 +125,14 @@ def places(tmp_path: Path) -> dict[str, str]:
         (tmp_path / name).mkdir()
     (tmp_path / "full/thesis.tex").write_text("ten years of work")
     (tmp_path / "report/report.json").write_text("{}")
-    names = {"EMPTYDIR": "empty", "EMPTY": "empty.txt", "FILE": "file.txt", "FULL": "full", "REPORT": "report"}
+    for name, file in (("model", "config.json"), ("pruned", "oattn_pruned.json")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / file).write_text("{}")
+    (tmp_path / "other.json").write_text('{"model_type": "bert"}')
+    names = {
+        "EMPTYDIR": "empty", "EMPTY": "empty.txt", "FILE": "file.txt", "FULL": "full", "REPORT": "report",
+        "MODEL": "model", "PRUNED": "pruned", "NOPLAN": "other.json",
+    }  # fmt: skip
     return {name: str(tmp_path / path) for name, path in names.items()}
 
 
@@ -106,9 +141,10 @@ def test_a_hundred_bad_inputs(places: dict[str, str], tmp_path: Path) -> None:
     for verb, rests in BAD.items():
         for rest in rests:
             # the first argument of these verbs is one word, however odd
-            words = f"'{rest}'" if verb in ("analyze", "pull") and "--" not in rest and rest != "tiny more" else rest
+            one_word = verb in ("analyze", "pull") and "--" not in rest and rest != "tiny more"
+            words = f"'{rest}'" if one_word else rest
             for name, path in places.items():
-                words = words.replace(name, path)
+                words = re.sub(rf"\b{name}\b", path, words)
             lines.append(f"{verb} {words}".strip())
     assert len(lines) >= 100
     before = sorted(tmp_path.rglob("*"))

@@ -1,10 +1,13 @@
-"""What a log is told about long work."""
+"""What the command line prints while it works, and at its end."""
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
-from oattn_hub.cli import terminal
+from oattn_hub.cli import main, terminal
 
 
 def test_a_log_is_told_how_long_it_will_take(
@@ -23,3 +26,31 @@ def test_a_log_is_told_how_long_it_will_take(
         "search: 2 of 4 steps, about 40 s left",
         "search: done in 80 s",
     ]
+
+
+def test_next_commands_are_aligned_where_they_fit(capsys: pytest.CaptureFixture[str]) -> None:
+    terminal.next_commands(("oattn heads run", "the table"), ("oattn prune run --budget 1%", "the smaller model"))
+    first, *lines = capsys.readouterr().out.splitlines()
+    assert first == "next:"
+    assert len({line.index("#") for line in lines}) == 1
+    assert all(len(line) <= 80 for line in lines)
+
+
+def test_the_table_of_heads_names_folder_0(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    import oattn_hub as oh
+
+    torch.manual_seed(0)
+    layer = torch.nn.TransformerEncoderLayer(16, nhead=4, batch_first=True).eval()
+    oh.analyze(layer, data=[{"src": torch.randn(1, 8, 16)} for _ in range(2)], batches=2, out=tmp_path / "run")
+    monkeypatch.setenv("COLUMNS", "80")
+    capsys.readouterr()
+    assert main(["heads", str(tmp_path / "run")]) == 0
+    table = capsys.readouterr().out
+    assert all(len(line) <= 80 for line in table.splitlines())
+    rows = [line for line in table.splitlines() if re.match(r"│ *0\.\d", line)]
+    assert len(rows) == 4
+    assert all(re.search(r"│ +\d+ │$", row) for row in rows), table  # every head has its folder, also number 0

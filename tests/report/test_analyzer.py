@@ -68,7 +68,7 @@ def test_a_report_of_a_tiny_model(bert_folder: Path, inputs: list[dict[str, Any]
     for record in report.heads:
         assert record.entropy_low <= record.entropy <= record.entropy_high
         assert record.rank_low <= record.rank <= record.rank_high
-    assert list(dict.fromkeys(stages)) == ["load", "capture", "organise"]
+    assert list(dict.fromkeys(stages)) == ["load", "capture", "organise", "controls"]
     assert (report.settings.batches, report.settings.tokens, report.group().n_batches) == (4, 20, 4)
     assert (report.model.license, report.model.architecture, report.model.adapter) == ("mit", "BertModel", "bert")
     assert set(report.provenance.seconds) == {"load", "capture", "organise", "measure"}
