@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
         print_json([encode(score) for score in scores])
         return 0
     console().print(_table(scores))
-    next_commands(f"oattn publish {args.pruned} OWNER/NAME   # the card shows these numbers")
+    next_commands((f"oattn publish {args.pruned} OWNER/NAME", "the card shows these numbers"))
     return 0
 
 
