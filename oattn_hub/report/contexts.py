@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -28,7 +28,8 @@ _PER_OCTAVE, _OCTAVES = 3, 15
 _PROBABILITY_CODES = 1 + _PER_OCTAVE * _OCTAVES  # code 46 is 1, code 1 is 2**-15 or less
 LINEAR_CODES = 63
 _BLOCKS = 16
-_BYTES_PER_ENTRY, _MOST_BYTES = 0.28, 1_900_000  # of all heads and contexts of a report together
+# Of all heads and contexts of a report together. Few entries are kept as they are, many share what a page has room for.
+_SMALL, _BYTES_PER_ENTRY, _MOST_BYTES = 1_000_000, 0.28, 1_900_000
 _FEW_ENTRIES = 3_500_000  # above this many entries a context, two contexts are kept instead of three
 
 
@@ -65,8 +66,14 @@ class Context(JsonRecord):
     axes: tuple[Axis, ...]
 
     def axis(self, length: int, decoder: bool = False) -> Axis | None:
-        """The axis with so many positions; the decoder's own comes first where it is asked for."""
-        fitting = [axis for axis in self.axes if axis.length == length]
+        """The axis with so many positions; the decoder's own comes first where it is asked for.
+
+        Time is time however many positions share it, so that attention of merged positions is read in seconds too.
+        """
+        merged = [
+            replace(axis, length=length) for axis in self.axes if axis.kind == "time" and 1 < length < axis.length
+        ]
+        fitting = [axis for axis in self.axes if axis.length == length] or merged
         return min(fitting, key=lambda axis: axis.name.startswith("decoder") != decoder, default=None)
 
 
@@ -164,7 +171,8 @@ def contexts_kept(shapes: Sequence[tuple[int, int, int]], n_batches: int) -> int
 
 def bytes_per_entry(shapes: Sequence[tuple[int, int, int]], n_contexts: int) -> float:
     """How many bytes an entry may take so that all of them fit into a page one can mail."""
-    return min(_BYTES_PER_ENTRY, _MOST_BYTES / (_entries(shapes) * n_contexts))
+    entries = _entries(shapes) * n_contexts
+    return min(1.0, max(_SMALL / entries, min(_BYTES_PER_ENTRY, _MOST_BYTES / entries)))
 
 
 def _entries(shapes: Sequence[tuple[int, int, int]]) -> int:

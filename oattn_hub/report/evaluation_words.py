@@ -59,9 +59,12 @@ def increase_words(cost: Mapping[str, Any]) -> str:
 def _against_random(section: EvaluationSection, result: ScoreResult) -> str:
     random = section.score("random")
     verdict = (
-        "less than" if result.auc < random.auc_low else "more than" if result.auc > random.auc_high else "as much as"
+        "less than" if result.auc < random.auc_low else "more than" if result.auc > random.auc_high else "no other than"
     )
-    return f"Removing the heads of lowest {result.title} costs {verdict} random removal ({result.auc:.3g} on average)."
+    return (
+        f"Removing the heads of lowest {result.title} costs {verdict} random removal: {result.auc:.3g} on average, "
+        f"where {section.seeds} random draws cost {random.auc_low:.3g} to {random.auc_high:.3g}."
+    )
 
 
 def _paper_at(section: EvaluationSection, fraction: float) -> str:

@@ -6,13 +6,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from oattn_hub.records import Head
 from oattn_hub.report.answer import TOLERANCE, UNSURE, Answer, Removal, answer
+from oattn_hub.report.contexts import LINEAR_CODES, bytes_per_entry
 from oattn_hub.report.control_words import control_sentences
 from oattn_hub.report.evaluation_words import increase_words
 from oattn_hub.report.records import StabilityRecord
 
 if TYPE_CHECKING:
+    from oattn_hub.report.group import GroupResult
     from oattn_hub.report.report import Report
 
 _NAMED = 8  # heads named in a sentence before it says "and n more"
@@ -229,16 +233,17 @@ def guessed(report: Report) -> str:
 
 def sample_note(report: Report) -> str:
     """What the attention pictures are made of."""
-    group = next(iter(report.groups.values()))
-    if not group.samples:
+    shapes = [(group.n_queries, group.n_keys, group.n_heads) for group in report.groups.values()]
+    n_contexts = max(len(group.samples) for group in report.groups.values())
+    if not n_contexts:
         return ""
-    rows, columns = group.samples[0].shape.tolist()
-    size = f"{group.n_queries} x {group.n_keys}"
-    shown = size if (rows, columns) == (group.n_queries, group.n_keys) else f"{size}, shown as {rows} x {columns} means"
-    return (
-        f"One context of {shown}. Values are kept to about 12 %; where little happens, neighbours share their mean. "
-        "Grey is masked."
+    exact = "about 12 %" if report.settings.kind == "probs" else f"1/{LINEAR_CODES - 1} of a head's range"
+    smoothed = (
+        "; where little happens, neighbours may share their mean" if bytes_per_entry(shapes, n_contexts) < 1 else ""
     )
+    shown = (group.samples[0].matrix(0) for group in report.groups.values() if group.samples)
+    masked = " Grey is masked." if any(np.isnan(matrix).any() for matrix in shown) else ""
+    return f"Values are kept to {exact}{smoothed}.{masked}"
 
 
 def about(report: Report) -> list[tuple[str, str]]:
@@ -266,9 +271,22 @@ def entropy_sentences(report: Report) -> list[str]:
     several = len(report.groups) > 1
     for record, network in zip(report.stability, report.network, strict=True):
         place = f"In {record.group}, " if several else ""
+        if alike := _all_alike(report.groups[record.group]):
+            sentences.append(_capital(place + alike))
+            continue
         sentences += [_capital(place + text) for text in (_lowest(record), _agreement(record, network.n_heads)) if text]
         sentences += [_capital(place + text) for text in control_sentences(report.groups[record.group])]
     return sentences
+
+
+def _all_alike(group: GroupResult) -> str:
+    """Said in place of a ranking where there is none: of one position, all heads attend alike."""
+    if group.n_heads < 2 or float(np.ptp(group.entropies, axis=1).max()) > 1e-9 * float(np.abs(group.entropies).max()):
+        return ""
+    return (
+        f"all {group.n_heads} heads have the same entropy on contexts of {group.n_queries} x {group.n_keys} positions, "
+        "so nothing ranks them; longer contexts may."
+    )
 
 
 def _lowest(record: StabilityRecord) -> str:

@@ -142,6 +142,7 @@ def _page_data(report: Report, found: Answer) -> dict[str, Any]:
         "file": report.model.id.split("/")[-1],
         "percent": _percent(report),
         "answered": found.measured,
+        "removable": bool(found.removal and found.removal.heads),
         "measured": bool(found.alone),
         "tolerance": TOLERANCE,
         "metric": section.metrics[0].title if section else "",

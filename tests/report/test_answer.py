@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 import oattn_hub as oh
@@ -137,6 +138,16 @@ def test_an_evaluation_says_that_it_also_chose_the_ranking(measured_report: Repo
     said = " ".join(cost_words(removal))
     assert "did not choose the heads" not in said
     assert "the cheapest of 6 rankings on these inputs" in said
+
+
+def test_heads_that_nothing_tells_apart_are_not_ranked_in_words(report: Report) -> None:
+    group = report.group()
+    same = replace(group, entropies=np.ones_like(group.entropies), n_queries=1, n_keys=1)
+    said = replace(report, groups={group.name: same}).findings()
+    assert said[1].startswith(
+        "All 24 heads have the same entropy on contexts of 1 x 1 positions, so nothing ranks them"
+    )
+    assert not any("in the lowest 10 %" in sentence for sentence in said)
 
 
 def test_a_plan_for_another_model_is_refused(report: Report) -> None:

@@ -23,6 +23,12 @@ def _attention(n: int = 40, heads: int = 3) -> np.ndarray:
     return RANDOM.dirichlet(np.full(n, 0.1), size=(heads, n)).transpose(1, 2, 0)
 
 
+def test_few_entries_are_kept_as_they_are_and_many_share_what_there_is() -> None:
+    assert bytes_per_entry([(65, 65, 48)], 3) == 1.0
+    assert 0.28 <= bytes_per_entry([(128, 128, 72)], 3) < 0.3
+    assert bytes_per_entry([(128, 128, 1024)], 2) < 0.1
+
+
 def test_probabilities_come_back_to_12_per_cent() -> None:
     X = _attention()
     sample = keep_sample(X, "probs", 0, LABELS, LABELS, per_entry=2.0)

@@ -107,6 +107,7 @@ def test_the_first_screen_answers(visit: Callable[..., Visit], measured_file: Pa
     headline = page.locator(".headline")
     assert headline.inner_text().startswith("2 of 24 heads can go at a cost of at most 0.012 (measured, 95 %")
     assert headline.bounding_box()["y"] < 200
+    assert "20 × 20, probs" in page.locator("#attention-title").inner_text()
     assert page.locator("#map").bounding_box()["y"] < 900  # the map is on the first screen too
     assert page.locator(".go .chip").all_inner_texts() == ["0.3", "1.1"]
     assert page.locator(".stay .chip").all_inner_texts() == ["3.5", "3.4"]  # the costliest first
@@ -312,6 +313,10 @@ def test_sound_is_read_in_seconds(visit: Callable[..., Visit], report: Report, t
     axis = Axis("input_features", "time", 20, seconds=5.0)
     seen = visit(replace(report, contexts=(Context(0, (axis,)),)).write_page(tmp_path / "report.html"))
     assert "0.00 s" in seen.page.locator("#reading").text_content()
+    assert seen.problems == []
+    merged = Axis("input_features", "time", 1500, seconds=30.0)  # 75 positions of the model to each that is left
+    seen = visit(replace(report, contexts=(Context(0, (merged,)),)).write_page(tmp_path / "merged.html"))
+    assert "15.00 s" in seen.page.locator("#reading").text_content()
     assert seen.problems == []
 
 

@@ -40,7 +40,13 @@ async function drawAttention(group, head) {
   drawMatrix(view, "before", width, null, null);
   drawMatrix(view, "after", width, sample.queryOrder, sample.keyOrder);
   drawReading(view);
-  element("attention-title").replaceChildren(`Attention of head ${group.name_(head)} `, html("small", {}, `${page.kind}, colour: ${page.kind === "probs" ? "square root" : "value"}, darkest ${short(matrix.least)}, brightest from ${short(matrix.bright)}, largest ${short(matrix.most)}`));
+  element("attention-title").replaceChildren(`Attention of head ${group.name_(head)} `, html("small", {}, `${sizeWords(sample)}, ${page.kind}, colour: ${page.kind === "probs" ? "square root" : "value"}, darkest ${short(matrix.least)}, brightest from ${short(matrix.bright)}, largest ${short(matrix.most)}`));
+}
+
+/** How many queries and keys there are, and whether what is drawn are means of them. */
+function sizeWords({ full: [queries, keys], rows, columns }) {
+  const whole = `${queries} × ${keys}`;
+  return rows === queries && columns === keys ? whole : `${whole}, shown as ${rows} × ${columns} means`;
 }
 
 const axesOf = (sample) => ({ queryAxis: page.axes[sample.query] ?? null, keyAxis: page.axes[sample.key] ?? null });
@@ -87,9 +93,12 @@ function drawMatrix(view, id, width, rowOrder, columnOrder) {
   made.addEventListener("click", (event) => { const found = at(event); if (found) pin(view, found[0]); });
 }
 
+/** The lowest code of probabilities stands for everything below it too, zero included. */
+const amountWords = (value) => (page.kind === "probs" && value <= page.codeValues[1] ? `${short(value)} or less` : `≈ ${short(value)}`);
+
 function sayPair(view, row, column) {
   const value = view.matrix.of(row, column);
-  return [`${queryName(view, row)} → ${keyName(view, column)}`, Number.isNaN(value) ? "masked: the model may not look there" : `attends with ≈ ${short(value)}`];
+  return [`${queryName(view, row)} → ${keyName(view, column)}`, Number.isNaN(value) ? "masked: the model may not look there" : `attends with ${amountWords(value)}`];
 }
 
 function picture(matrix, rowOrder, columnOrder) {

@@ -91,7 +91,7 @@ function verdictWords(group, head) {
   const words = {
     "can go": "It is in the set of heads that was measured to be cheap to remove.",
     "must stay": `Removed alone it costs ${alone}, more than ${page.tolerance}${group.costLow ? " (95 %)" : ""}.`,
-    "not sure": alone === null ? "It was not measured alone." : `Removed alone it costs ${alone}; it is not in the set that was measured to be cheap.`,
+    "not sure": alone === null ? "It was not measured alone." : `Removed alone it costs ${alone}; ${page.removable ? "it is not in the set that was measured to be cheap" : "no set of heads was measured to be cheap"}.`,
   };
   return [html("span", { class: `badge ${verdict.replace(" ", "-")}` }, verdict), ` ${words[verdict]}`];
 }
