@@ -67,6 +67,7 @@ def _report_values(
         "model_name": base_model or report.model.id,
         "batches": report.settings.batches,
         "tokens": report.settings.tokens,
+        "text": report.model.modality.startswith("text"),
         "percent": f"{100 * report.settings.fraction:g}",
         "answer": words.answer_sentences(report),
         "cost_words": words.cost_words(found.removal) if found.removal else [],
