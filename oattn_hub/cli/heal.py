@@ -34,7 +34,8 @@ def check(args: argparse.Namespace) -> None:
     checks.output_folder(args.out, ("oattn_pruned.json",), "a pruned checkpoint")
     checks.positive(args.minutes, "--minutes")
     checks.positive(args.rate, "--rate")
-    checks.count(args.inputs, "--inputs")
+    if args.inputs is not None:
+        checks.count(args.inputs, "--inputs")
     checks.count(args.seed, "--seed", least=0)
     if args.tokens is not None:
         checks.count(args.tokens, "--tokens", least=2)
