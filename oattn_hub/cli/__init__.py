@@ -75,6 +75,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader, `head` for one, has seen enough
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123 - so that the flush at exit says nothing either
         return 0
+    except OSError as error:
+        print(f"{typed_name()}: {printable(_told_by_the_system(error))}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         print(f"{typed_name()}: interrupted; run the same command again to go on where it stopped.", file=sys.stderr)
         return 130
+
+
+def _told_by_the_system(error: OSError) -> str:
+    """One sentence for what a library beneath says of a disk: numba keeps what it compiled, matplotlib its fonts."""
+    place = f" ({error.filename})" if error.filename else ""
+    return (
+        f"The system refused: {error.strerror or error}{place}. Free space or mend the folder's rights, then run again."
+    )

@@ -10,6 +10,7 @@ import re
 from pathlib import Path, PurePath
 
 from oattn_hub.errors import InvalidInput, LoadError
+from oattn_hub.files.locks import LOCK_FILE
 
 _REPO_ID = re.compile(r"[\w][\w.-]*/[\w][\w.-]*", re.ASCII)
 _LONGEST_NAME = 96  # of a repo, as the Hub counts
@@ -141,7 +142,8 @@ def output_folder(folder: Path | None, marks: tuple[str, ...], what: str, name: 
         return
     if folder.is_file():
         raise InvalidInput(f"{name} is {folder}, which is a file; name a folder.")
-    if any(folder.iterdir()) and not any((folder / mark).exists() for mark in marks):
+    # a lock that nobody gave back: the folder was being written by a process that was killed
+    if any(folder.iterdir()) and not any((folder / mark).exists() for mark in (*marks, LOCK_FILE)):
         raise InvalidInput(f"{name} is {folder}, which holds something else than {what}. Name a new or empty folder.")
 
 

@@ -92,9 +92,13 @@ def save_checkpoint(
     }
     state = pruned.model.state_dict() if variant == "cut" else inflate(pruned.model.state_dict(), pruned.cuts)
     writer = _Writer(pruned, folder, manifest, state, stock, dict(model_args or {}))
-    writer.write()
-    if verify:
-        writer.verify()
+    try:
+        writer.write()
+        if verify:
+            writer.verify()
+    except Exception:
+        writer.discard()
+        raise
     return folder
 
 
@@ -138,15 +142,14 @@ class _Writer:
         return [name for name, state in _file_states(self.folder).items() if self._before.get(name) != state]
 
     def verify(self) -> None:
-        """Load the folder again; a folder that does not prove itself is no model any more."""
-        try:
-            found = self._proof()
-        except Exception:
-            for name in (MANIFEST, "config.json"):
-                (self.folder / name).unlink(missing_ok=True)
-            raise
-        self.manifest["verified"] = found
+        """Load the folder again and compare."""
+        self.manifest["verified"] = self._proof()
         write_sealed(self.folder / MANIFEST, self.manifest)
+
+    def discard(self) -> None:
+        """Take away what this save wrote, so that nothing passes for a model, and the same command can be repeated."""
+        for name in {*self._written(), MANIFEST}:
+            (self.folder / name).unlink(missing_ok=True)
 
     def _proof(self) -> dict[str, str]:
         try:

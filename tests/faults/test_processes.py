@@ -60,6 +60,11 @@ os.environ["HF_ENDPOINT"] = sys.argv[2]
 from oattn_hub.cli import main
 sys.exit(main(["publish", sys.argv[1], "me/x", "--message", "Pruned", "--token", sys.argv[3]]))
 """
+COMMAND = """
+import sys
+from oattn_hub.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
 PRUNE = """
 import sys
 from oattn_hub.pruning import PruningPlan
@@ -122,6 +127,18 @@ def test_a_prune_killed_at_any_file_is_whole_or_refused_and_can_be_repeated(bert
         assert finished(start(PRUNE, tmp_path, bert_folder, out))[0] == 0
         assert finished(start(LOAD, tmp_path, out))[0] == 0
         assert not list(out.glob(".*"))
+
+
+@pytest.mark.slow
+def test_a_prune_that_was_killed_is_repeated_by_the_same_command(bert_folder: Path, tmp_path: Path) -> None:
+    finished(start(ANALYZE + "report.save(sys.argv[2])", tmp_path, bert_folder, tmp_path / "report"))
+    for kill_at in (1, 2, 3):
+        words = ["prune", tmp_path / "report", "--heads", "0.1", "--out", tmp_path / f"out-{kill_at}"]
+        killed, _, err = finished(start(COMMAND, tmp_path, *words, kill_at=kill_at))
+        assert killed == -signal.SIGKILL, err
+        code, _, err = finished(start(COMMAND, tmp_path, *words))
+        assert code == 0, err
+        from_pretrained(tmp_path / f"out-{kill_at}")
 
 
 @pytest.mark.slow
