@@ -186,8 +186,8 @@ class GroupResult:
 def _check_plain(values: dict[str, Any]) -> None:
     """Refuse a group out of a file whose plain values are not of their kind."""
     numbers = ("fraction", "jaccard", "spearman", "n_queries", "n_keys")
-    wrong = [name for name in numbers if type(values[name]) not in (int, float) or abs(values[name]) > 2**53]
-    wrong += [name for name in ("n_queries", "n_keys") if type(values[name]) is not int or values[name] < 1]
+    wrong = [name for name in numbers if not isinstance(values[name], int | float) or abs(values[name]) > 2**53]
+    wrong += [name for name in ("n_queries", "n_keys") if not isinstance(values[name], int) or values[name] < 1]
     wrong += [] if isinstance(values["name"], str) else ["name"]
     factors = values["pooled"]
     wrong += [] if len(factors) == 2 and all(type(f) is int and f > 0 for f in factors) else ["pooled"]
