@@ -49,9 +49,10 @@ def token_batches() -> list[dict[str, Any]]:
 @pytest.fixture
 def at_home(hub: LocalHub, monkeypatch: pytest.MonkeyPatch) -> LocalHub:
     """The process is set to the local Hub, and the user is logged in at the real one."""
-    from huggingface_hub import constants
+    from huggingface_hub import constants, hf_api
 
     monkeypatch.setattr(constants, "ENDPOINT", hub.url)
+    monkeypatch.setattr(hf_api.api, "endpoint", hub.url)  # the client behind the plain functions that transformers calls
     files = f"{hub.url}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
     monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", files)
     monkeypatch.setattr(constants, "HF_HUB_DISABLE_IMPLICIT_TOKEN", False)
