@@ -43,8 +43,11 @@ def served_classes(model: Any) -> list[Served]:
         own = Served(type(model), expected={"own": f"{name}."} if name else {})
         return [own, *_tasks(model, model, prefix="")]
     prefix = f"{name}."
-    lacking = {"own": prefix, "may_lack": sorted(_lacking(model, base, prefix))}
-    return [Served(type(model)), Served(type(base), prefix, lacking), *_tasks(model, base, prefix)]
+    wanted, has = set(_outline(type(base), base).state_dict()), set(base.state_dict())
+    # a base model inside a task's class may be built without a part (BERT's pooler) or with one more (ViT's mask token)
+    expected = {"own": prefix, "may_lack": sorted(wanted - has | _computed(model, prefix))}
+    expected["spare"] = sorted(f"{prefix}{key}" for key in has - wanted)
+    return [Served(type(model)), Served(type(base), prefix, expected), *_tasks(model, base, prefix)]
 
 
 def auto_classes(model_type: str) -> Iterator[tuple[str, Sequence[str]]]:
@@ -59,13 +62,9 @@ def auto_classes(model_type: str) -> Iterator[tuple[str, Sequence[str]]]:
                 yield auto, [served] if isinstance(served, str) else served
 
 
-def _lacking(model: Any, base: Any, prefix: str) -> set[str]:
-    """Weights of the base model's class that the base model inside ``model`` was built without (BERT's pooler).
-
-    And those that the class of ``model`` never saves, because they are computed (Marian's positions).
-    """
-    computed = {key.removeprefix(prefix) for key in model._keys_to_ignore_on_save or () if key.startswith(prefix)}
-    return set(_outline(type(base), base).state_dict()) - set(base.state_dict()) | computed
+def _computed(model: Any, prefix: str) -> set[str]:
+    """Weights of the base model that the class of ``model`` computes and never saves (Marian's positions)."""
+    return {key.removeprefix(prefix) for key in model._keys_to_ignore_on_save or () if key.startswith(prefix)}
 
 
 def _tasks(model: Any, base: Any, prefix: str) -> Iterator[Served]:

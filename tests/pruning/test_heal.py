@@ -87,4 +87,4 @@ def test_bad_healing(llama: Any) -> None:
 
 def test_command_line_says_what_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["heal", str(tmp_path), "--out", str(tmp_path / "out")]) == 1
-    assert "no complete pruned checkpoint" in capsys.readouterr().err
+    assert "is no pruned checkpoint" in capsys.readouterr().err

@@ -52,7 +52,9 @@ def at_home(hub: LocalHub, monkeypatch: pytest.MonkeyPatch) -> LocalHub:
     from huggingface_hub import constants, hf_api
 
     monkeypatch.setattr(constants, "ENDPOINT", hub.url)
-    monkeypatch.setattr(hf_api.api, "endpoint", hub.url)  # the client behind the plain functions that transformers calls
+    monkeypatch.setattr(
+        hf_api.api, "endpoint", hub.url
+    )  # the client behind the plain functions that transformers calls
     files = f"{hub.url}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
     monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", files)
     monkeypatch.setattr(constants, "HF_HUB_DISABLE_IMPLICIT_TOKEN", False)

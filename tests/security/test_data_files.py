@@ -13,7 +13,7 @@ import pytest
 
 from oattn_hub.errors import LoadError
 from oattn_hub.inputs.ids import read_ids
-from oattn_hub.inputs.media import _open_image, _open_wav
+from oattn_hub.inputs.media import _open_image, read_sound
 
 
 def npy(header: str, data: bytes = b"") -> bytes:
@@ -76,4 +76,4 @@ def test_a_sound_that_lies_about_itself_is_refused(tmp_path: Path, rate: int, ch
         content = content[:20]
     path.write_bytes(content)
     with pytest.raises(LoadError, match=r"sound\.wav"):
-        _open_wav(path)
+        read_sound(path)
