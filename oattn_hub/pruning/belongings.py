@@ -117,9 +117,9 @@ def _snapshot(repo: str, revision: str | None, asked: dict[str, Any]) -> Path | 
 
 
 def _small_files(repo: str, commit: str | None, token: str | bool | None) -> list[str]:
-    from huggingface_hub import list_repo_files
+    from huggingface_hub import HfApi, constants
 
-    names = list_repo_files(repo, revision=commit, token=token)
+    names = HfApi(constants.ENDPOINT, token).list_repo_files(repo, revision=commit)
     modules = {name for name in names if re.fullmatch(r"\d+_\w+/model\.safetensors", name)}
     return [escape(name) for name in names if name in modules or not _LEFT_BEHIND.search(name)]
 
