@@ -57,7 +57,7 @@ def test_work_is_done_once(report: Any, tmp_path: Path, monkeypatch: pytest.Monk
     found: Any = vars(Adapter)["sites"].func
     monkeypatch.setattr(vars(Adapter)["sites"], "func", sites)
 
-    pruned = report.plan(fraction=0.25, inputs=4, lengths=[16]).apply()
+    pruned = report.plan(fraction=0.25, inputs=4, lengths=[64]).apply()
     pruned.push_to_hub("me/bert-pruned", license="mit", dry_run=tmp_path / "out")
 
     assert done.pop("model loaded") == 1
