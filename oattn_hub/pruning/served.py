@@ -38,7 +38,7 @@ def served_classes(model: Any) -> list[Served]:
     if not type(model).__module__.startswith("transformers."):
         return []
     name = model.base_model_prefix
-    base = getattr(model, name, None) if name else None
+    base: Any = getattr(model, name, None) if name else None
     if not hasattr(base, "from_pretrained") or type(base).__name__ == type(model).__name__:
         own = Served(type(model), expected={"own": f"{name}."} if name else {})
         return [own, *_tasks(model, model, prefix="")]
