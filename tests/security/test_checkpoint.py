@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -14,6 +14,9 @@ from oattn_hub.files import read_json, sha256_file, write_json
 from oattn_hub.files.documents import SEAL, sealed
 from oattn_hub.hub import card_of
 from oattn_hub.pruning import PruningPlan, load_pruned, read_manifest
+
+if TYPE_CHECKING:
+    from oattn_hub.report import Report
 
 Change = Callable[[dict[str, Any]], Any]
 
@@ -100,6 +103,17 @@ def test_a_manifest_that_lost_its_seal_is_refused(checkpoint: Path) -> None:
     for use in (read_manifest, load_pruned, card_of):
         with pytest.raises(FormatError, match="was changed"):
             use(checkpoint)
+
+
+def test_a_model_that_says_nothing_of_its_source_has_a_card(checkpoint: Path) -> None:
+    rewrite(checkpoint, of_manifest=lambda manifest: manifest["plan"]["model"].pop("source"))
+    assert card_of(checkpoint)
+
+
+@pytest.mark.parametrize("change", [{"n_heads": 0}, {"heads": [[0, -1]]}, {"heads": [[0, head] for head in range(99)]}])
+def test_a_plan_that_no_model_fits_is_refused(report: Report, change: dict[str, Any]) -> None:
+    with pytest.raises(FormatError, match="The plan removes"):
+        PruningPlan.from_json({**report.plan(heads=[(0, 1)]).to_json(), **change})
 
 
 def test_an_honest_checkpoint_loads(checkpoint: Path) -> None:

@@ -227,3 +227,22 @@ def test_a_kept_context_that_would_fill_the_memory_is_refused(report: Report, fi
     arrays[path] = changes[value] if isinstance(value, str) else np.array(value)
     with pytest.raises(FormatError, match="damaged"):
         samples_from(arrays)
+
+
+def test_an_index_without_its_number_format_has_the_usual_one(tmp_path: Path) -> None:
+    import numpy as np
+
+    from oattn_hub.attention.store import AttentionStore, StoreInfo
+    from oattn_hub.attention.writer import StoreWriter
+    from oattn_hub.records import ModelInfo
+
+    writer = StoreWriter(tmp_path / "store", StoreInfo(ModelInfo("m"), ("probs",)), resume=False)
+    batch = writer.begin_batch()
+    batch.add_layer("encoder", 2, 2, 0, "layer", 1)
+    batch.add_heads("encoder", "probs", np.ones((1, 2, 2), dtype=np.float32))
+    writer.finish_batch(batch, "0" * 64, [])
+    writer.release()
+    index = {key: value for key, value in read_json(tmp_path / "store/index.json").items() if key != SEAL}
+    del index["info"]["dtype"]
+    write_json(tmp_path / "store/index.json", sealed(index))
+    assert AttentionStore.open(tmp_path / "store").tensor(0).dtype == np.float32
