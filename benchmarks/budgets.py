@@ -190,7 +190,7 @@ def run(name: str, data: Path, models: Path, peers: bool, minutes: float) -> dic
 
 
 def show(stage: str, done: int, total: int) -> None:
-    """One line a step."""
+    """One line per step."""
     print(f"{stage} {done} of {total}", flush=True)
 
 
@@ -229,7 +229,7 @@ def size(bench: Bench, heads: Removed, tokens: int) -> dict[str, Any]:
         }
         for name, one in both.items()
     }
-    return {"tokens": tokens, **found, "said": str(cut.result)}
+    return {"tokens": tokens, **found, "outcome": str(cut.result)}
 
 
 def healed(

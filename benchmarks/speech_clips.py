@@ -51,8 +51,10 @@ def main(model: str, out: Path, folders: list[str]) -> None:
             for sound in clips(read_sound(path)):
                 batch = sound_features(loaded, sound)
                 start = torch.tensor([[config.decoder_start_token_id, prompt]])
-                said = generate(batch["input_features"], decoder_input_ids=start, max_new_tokens=40, do_sample=False)
-                text = tokenizer.decode(said[0], skip_special_tokens=True).strip()
+                generated = generate(
+                    batch["input_features"], decoder_input_ids=start, max_new_tokens=40, do_sample=False
+                )
+                text = tokenizer.decode(generated[0], skip_special_tokens=True).strip()
                 if len(text.split()) < 2:  # a sign of silence or noise
                     continue
                 with wave.open(str(out / f"{number:03}.wav"), "wb") as stream:

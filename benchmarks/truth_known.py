@@ -106,7 +106,7 @@ def _neighbours(n: int, grid: bool) -> Array:
 
 
 def measured(tensors: Tensors) -> tuple[dict[str, Array], dict[str, Array]]:
-    """For every input: one number a head, and distances between heads."""
+    """For every input: one number per head, and distances between heads."""
     rng = np.random.default_rng(0)
     numbers: dict[str, list[Array]] = {}
     distances: dict[str, list[Array]] = {}

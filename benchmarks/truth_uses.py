@@ -10,7 +10,7 @@ the data, costs (divergence from the whole model) from the other.
 - interaction: cost of losing two heads minus both single costs, predicted by how alike the two heads are;
 - few ablations: measure a sixth of the heads, chosen far apart, and predict the cost of the others from near ones;
 - merging: cost of giving two heads of a layer the mean of their attention, predicted by their distance;
-- domains: which of two texts (for the ViT: animals or vehicles) an input is from, by one number a head;
+- domains: which of two texts (for the ViT: animals or vehicles) an input is from, by one number per head;
 - stages: for the ViT, whether an image was seen before or after 40 more steps of training.
 
 Every number is a rank correlation (or an accuracy) with a 95 % bootstrap interval of "organised minus this one"; the
@@ -274,7 +274,7 @@ def few_ablations(distances: Array, costs: Array, count: int) -> Array:
 
 
 def domain_features(tensors: Sequence[Array]) -> dict[str, Array]:
-    """(inputs, heads) one number a head and input, the organised one first."""
+    """(inputs, heads) one number per head and input, the organised one first."""
     rng = np.random.default_rng(0)
     rows: dict[str, list[Array]] = {}
     for X in tensors:
@@ -404,7 +404,7 @@ def measure(name: str, options: argparse.Namespace) -> None:
 
 
 def tell_apart(title: str, first: Sequence[Array], second: Sequence[Array]) -> None:
-    """How well two sets of tensors can be told apart by one number a head."""
+    """How well two sets of tensors can be told apart by one number per head."""
     labels = np.repeat([0, 1], [len(first), len(second)])
     features = domain_features([*first, *second])
     right = {key: told_apart(values, labels) for key, values in features.items()}

@@ -54,8 +54,8 @@ def settings() -> dict[str, dict[str, str]]:
     """Name of a setting -> environment variables, for what this CPU can do; on other CPUs than x86 only the threads."""
     cpuinfo = Path("/proc/cpuinfo")
     flags = set(cpuinfo.read_text().split()) if cpuinfo.exists() else set()
-    told = {name: values for name, (flag, *values) in INSTRUCTIONS.items() if flag in flags}
-    chosen = {"as it is": {}, **{name: dict(zip(VARIABLES, values, strict=True)) for name, values in told.items()}}
+    supported = {name: values for name, (flag, *values) in INSTRUCTIONS.items() if flag in flags}
+    chosen = {"as it is": {}, **{name: dict(zip(VARIABLES, values, strict=True)) for name, values in supported.items()}}
     return {
         f"{name}, {threads} thread{'s' * (threads > 1)}": {**variables, **_threads(threads)}
         for name, variables in chosen.items()

@@ -72,13 +72,13 @@ def _words(tokenizer: Any, ids: list[int]) -> list[str]:
     if not hasattr(tokenizer, "convert_ids_to_tokens"):
         return [str(number) for number in ids]
     tokens = tokenizer.convert_ids_to_tokens(ids)
-    said = []
+    shown = []
     for number, token in zip(ids, tokens, strict=True):
         text = str(token) if token is not None else str(number)
         if text.startswith(("Ġ", "▁")):  # byte-level and sentencepiece marks of a word's start
             text = " " + text[1:]
-        said.append(text.replace("Ċ", "\\n").replace("\n", "\\n"))
-    return said
+        shown.append(text.replace("Ċ", "\\n").replace("\n", "\\n"))
+    return shown
 
 
 def _image(loaded: LoadedModel, name: str, pixels: Tensor) -> list[Axis]:

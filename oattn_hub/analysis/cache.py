@@ -98,10 +98,10 @@ class Run:
             store = AttentionStore.open(self.attention)
             store.verify()
             read_contexts(self.attention)
-            gone = [
+            given_back = [
                 (group, batch) for group in store.groups for batch in store.batches(group) if batch in store.given_back
             ]
-            whole = all(self.measurement(*place) for place in gone)
+            whole = all(self.measurement(*place) for place in given_back)
         except OattnError:
             whole = False
         if not whole:

@@ -40,7 +40,7 @@ def build_theory_section(
         probs: the attention the model used, of the same shape; exact zeros and NaN are what it masked.
         heads: the places of the heads, in the order of the last axis (``store.heads(group)``).
         group: the group's name.
-        progress: told the stages of ``softmax_invariance``.
+        progress: called with the stages of ``softmax_invariance``.
     """
     f, used = as_tensor(scores, ndims=(3,), name="scores"), as_tensor(probs, ndims=(3,), name="probs")
     if f.shape != used.shape or f.shape[2] != len(heads):

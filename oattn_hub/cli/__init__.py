@@ -18,7 +18,7 @@ from oattn_hub.cli.terminal import printable
 from oattn_hub.cli.typed import as_typed, typed_name
 from oattn_hub.errors import OattnError
 
-# verb -> module; one line a verb, in the order of the help page
+# verb -> module; one line per verb, in the order of the help page
 _VERBS: dict[str, str] = {
     "analyze": "oattn_hub.cli.analyze",
     "heads": "oattn_hub.cli.heads",
@@ -76,14 +76,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123 - so that the flush at exit says nothing either
         return 0
     except OSError as error:
-        print(f"{typed_name()}: {printable(_told_by_the_system(error))}", file=sys.stderr)
+        print(f"{typed_name()}: {printable(_refused_by_the_system(error))}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print(f"{typed_name()}: interrupted; run the same command again to go on where it stopped.", file=sys.stderr)
         return 130
 
 
-def _told_by_the_system(error: OSError) -> str:
+def _refused_by_the_system(error: OSError) -> str:
     """One sentence for what a library beneath says of a disk: numba keeps what it compiled, matplotlib its fonts."""
     place = f" ({error.filename})" if error.filename else ""
     return (

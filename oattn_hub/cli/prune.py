@@ -119,8 +119,8 @@ def run(args: argparse.Namespace) -> int:
     out = console()
     named = name_heads(plan.heads, most=40)
     out.print(f"{len(plan.heads)} of {plan.n_heads} heads, chosen by {chooser(plan.score)}: {named}", markup=False)
-    said = plan.to_json()
-    for line in (*cost_lines(said), weights_words(said), *_effort(said)):
+    written = plan.to_json()
+    for line in (*cost_lines(written), weights_words(written), *_effort(written)):
         out.print(line, markup=False, soft_wrap=True)
     if shown:
         out.print(f"{shown} shows this plan", markup=False, soft_wrap=True)

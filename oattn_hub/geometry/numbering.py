@@ -58,13 +58,13 @@ def _settled(colours: Colours) -> bool:
 def _refined(slabs: Floats, unit: float, colours: list[Colours]) -> list[Colours]:
     """The colours after points were told apart by what they are to the colours of the other axes, until none is."""
     while not all(map(_settled, colours)):
-        told = [
+        refined = [
             groups_of_content(-own, message[:, None])
             for own, message in zip(colours, _messages(slabs, unit, colours), strict=True)
         ]
-        if all(int(new.max()) == int(old.max()) for new, old in zip(told, colours, strict=True)):
+        if all(int(new.max()) == int(old.max()) for new, old in zip(refined, colours, strict=True)):
             break
-        colours = told
+        colours = refined
     return colours
 
 

@@ -134,7 +134,7 @@ def softmax_invariance(
             before the mask: the mask is no smooth function of them and no part of the theorem. Softmax is then taken
             over all keys.
         probs: the attention the model really used; compared with the logits' organisation as well.
-        progress: told the stages "theory: organising heads", "theory: exponents" and "theory: organisation".
+        progress: called with the stages "theory: organising heads", "theory: exponents" and "theory: organisation".
 
     >>> rng = np.random.default_rng(0)
     >>> small = softmax_invariance(0.01 * rng.standard_normal((16, 16, 3)))

@@ -154,13 +154,13 @@ def _plain(name: Any) -> str:
 
 
 def _transcripts(loaded: LoadedModel, data: str | Path) -> Examples | None:
-    """Sounds with what is said in them: from a table, or from text files beside them."""
+    """Sounds with their transcripts: from a table, or from text files beside them."""
     table = next((path for name in _METADATA if (path := Path(data) / name).is_file()), Path(data))
     if tables.is_table(table):
         rows = tables.rows(table)
         place = tables.needed(rows, tables.FILES, table, "a file")
-        said = tables.needed(rows, tables.TRANSCRIPTS, table, "a transcript")
-        items = [(table.parent / row[place], str(row[said])) for row in rows]
+        transcripts = tables.needed(rows, tables.TRANSCRIPTS, table, "a transcript")
+        items = [(table.parent / row[place], str(row[transcripts])) for row in rows]
     else:
         paths = [path for path in media.files_for(loaded, data) if path.with_suffix(".txt").is_file()]
         items = [(path, path.with_suffix(".txt").read_text(encoding="utf-8").strip()) for path in paths]
@@ -177,9 +177,9 @@ def _spoken(loaded: LoadedModel, tokenizer: Any, item: tuple[Path, str], tokens:
     path, text = item
     config: Any = loaded.model.config
     start, prompt = config.decoder_start_token_id, _prompt(tokenizer)
-    said = tokenizer(f" {text.strip()}", add_special_tokens=False)["input_ids"][: tokens - 1 - len(prompt)]
-    wanted = [*[IGNORED] * len(prompt), *said, config.eos_token_id]
-    given = torch.tensor([[start, *prompt, *said]])
+    spoken = tokenizer(f" {text.strip()}", add_special_tokens=False)["input_ids"][: tokens - 1 - len(prompt)]
+    wanted = [*[IGNORED] * len(prompt), *spoken, config.eos_token_id]
+    given = torch.tensor([[start, *prompt, *spoken]])
     return {**media.batch_of(loaded, path), "decoder_input_ids": given, "labels": torch.tensor([wanted])}
 
 

@@ -134,7 +134,7 @@ def _read_change(path: Path, blobs: BlobStore, repo: Repo) -> _Change:
 
 
 def _lines(path: Path) -> Iterator[tuple[str, dict[str, Any], memoryview]]:
-    """The operations, one a line; a file's content is handed out apart, as a view of the request on disk."""
+    """The operations, one per line; a file's content is handed out apart, as a view of the request on disk."""
     if path.stat().st_size == 0:
         return
     with (

@@ -298,7 +298,7 @@ def collect(
 
 @dataclass(eq=False)
 class _Seen:
-    """What one layer's heads said, what its projection made of it, and the stream it was said into, if found."""
+    """Outputs of one layer's heads, what its projection made of them, and the stream they were added to, if found."""
 
     features: torch.Tensor
     output: torch.Tensor

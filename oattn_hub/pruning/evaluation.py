@@ -49,7 +49,7 @@ class Evaluator:
             return self.task.observe(self.loaded, self.inputs)
 
     def without(self, heads: Sequence[Head], refits: Refits | None = None) -> dict[str, Values]:
-        """Every metric with these heads silenced, one value an input."""
+        """Every metric with these heads silenced, one value per input."""
         return self.task.measure(self.observe(heads, refits), self.reference, self.inputs)
 
     @property
@@ -90,7 +90,7 @@ def evaluate(
         seeds: how many random removals to compare with, at least 5.
         seed: of the inputs, the random removals and the bootstrap.
         adapter: name of the adapter, if the model's own choice is not wanted.
-        progress: told about each evaluation.
+        progress: called after each evaluation.
         permissions: what only the caller may grant to load the model: ``trust_remote_code``, ``token`` …
     """
     if seeds < 5:

@@ -10,7 +10,7 @@ give the curvature of the loss (the Fisher information), and between units
 
     C(S) = 1/2 sum_{u, v in S} F_uv ,     F_uv = mean over tokens of slope_u slope_v .
 
-One backward pass a context would add the tokens' slopes before they are squared. With a random sign for each token's
+One backward pass per context would add the tokens' slopes before they are squared. With a random sign for each token's
 loss the products of different tokens cancel in the mean, and one pass gives F without bias. A bias that is refitted
 too centres the features. For a divergence, which has no labels, classes are drawn from the model's own prediction
 (logits), or random directions are taken (embeddings).

@@ -85,7 +85,7 @@ def plan_from_report(
         tokens: your context length; None is 128, or what the model takes. Verified also at four times as many.
         lengths: all lengths to search and verify at instead.
         seed: of inputs, random signs and bootstrap.
-        progress: told about each evaluation.
+        progress: called after each evaluation.
         permissions: what only the caller may grant to load the model: ``trust_remote_code``, ``token`` … (see
             ``PERMISSIONS`` in :mod:`oattn_hub.models.load`); a report never grants any.
     """
@@ -338,7 +338,7 @@ def budget_words(metric: Metric, budget: float) -> str:
 
     >>> from oattn_hub.pruning.tasks import DIVERGENCE_COSINE, TOKEN_LOSS
     >>> budget_words(TOKEN_LOSS, 0.01), budget_words(DIVERGENCE_COSINE, 0.01)
-    ('1 % of the loss a token (nats)', '0.01 of 1 - cosine with the unpruned embedding')
+    ('1 % of the loss per token (nats)', '0.01 of 1 - cosine with the unpruned embedding')
     """
     return f"{100 * budget:g} % of the {metric.title}" if metric.relative else f"{budget:g} of {metric.title}"
 

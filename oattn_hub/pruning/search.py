@@ -5,7 +5,7 @@ measured on inputs that no ranking and no refit has seen. Before the search begi
 remove the same share of the heads, and those that were measured to cost least go on (:func:`Search.choose`).
 
 ========== =====================================================================================================
-fisher     slopes of the loss along what removal and refit do to the weights, one backward pass a round
+fisher     slopes of the loss along what removal and refit do to the weights, one backward pass per round
            (:mod:`oattn_hub.pruning.fisher`)
 obs        how far the layer's output moves after the refit, relative to the residual stream; no backward pass
            (the optimal brain surgeon by layers, as in SlimGPT, arXiv 2412.18110)
@@ -60,7 +60,7 @@ class Step:
     upper: float = 0.0
 
     def towards(self, other: Step, share: float) -> tuple[float, float]:
-        """What the mean and the bound may be when a share of the block between has gone."""
+        """What the mean and the bound may be when a share of the block between is removed."""
         return tuple(  # type: ignore[return-value]
             old + share * (new - old) for old, new in ((self.increase, other.increase), (self.upper, other.upper))
         )
@@ -69,8 +69,8 @@ class Step:
 def walk(propose: Callable[[Removed], Removed], measure: Callable[[Removed], Step], budget: float) -> list[Step]:
     """Remove block after block until the cost stays above the budget.
 
-    >>> def one_more(gone): return (*gone, (0, len(gone)))
-    >>> [step.increase for step in walk(one_more, lambda gone: Step(gone, 0.5 * len(gone)), 0.9)]
+    >>> def one_more(removed): return (*removed, (0, len(removed)))
+    >>> [step.increase for step in walk(one_more, lambda removed: Step(removed, 0.5 * len(removed)), 0.9)]
     [0.0, 0.5, 1.0, 1.5]
     """
     path, above = [Step((), 0.0)], 0
@@ -91,7 +91,7 @@ def sequence(
     Args:
         path: what the search measured.
         budget: what is allowed.
-        part: a share of a block: heads gone before it, heads gone after it, the share.
+        part: a share of a block: heads removed before it, heads removed after it, the share.
         most: how many sets at most.
     """
     last = max((number for number, step in enumerate(path) if step.increase <= budget), default=0)
@@ -178,7 +178,7 @@ class Meter:
         self.measured: dict[tuple[frozenset[Head], Kind], list[Values]] = {}
 
     def values(self, heads: Removed, compensator: Compensator) -> list[Values]:
-        """The metric without these heads, for each length one value an input."""
+        """The metric without these heads, for each length one value per input."""
         if not heads:
             return self.before
         key = (frozenset(heads), compensator.kind)
@@ -214,7 +214,7 @@ class Search:
         meter: the cost on inputs that neither has seen.
         choice: which units may go, and how many at a time.
         scores: values of fixed rankings by head, lowest first.
-        progress: told about trials and rounds.
+        progress: called with trials and rounds.
     """
 
     proposing: Evaluator
@@ -224,19 +224,19 @@ class Search:
     scores: Mapping[str, Mapping[Head, float]] = field(default_factory=dict)
     seed: int = 0
     progress: Progress = silent
-    # what each ranking predicted for what was gone, so that a block can be proposed in parts
+    # what each ranking predicted for what was removed, so that a block can be proposed in parts
     models: dict[tuple[str, Kind, Removed], CostModel] = field(default_factory=dict)
 
     def path(self, ranking: str, budget: float) -> list[Step]:
         """Block after block by one ranking, until the cost stays above the budget."""
         measured: list[Step] = []
 
-        def measure(gone: Removed) -> Step:
-            measured.append(Step(gone, *self.meter.cost(gone, self.compensator, self.seed)))
+        def measure(removed: Removed) -> Step:
+            measured.append(Step(removed, *self.meter.cost(removed, self.compensator, self.seed)))
             self.progress("search", len(measured), self._rounds(measured, budget))
             return measured[-1]
 
-        path = walk(lambda gone: self.propose(ranking, gone, self.choice.step), measure, budget)
+        path = walk(lambda removed: self.propose(ranking, removed, self.choice.step), measure, budget)
         self.progress("search", len(measured), len(measured))
         return path
 
@@ -276,40 +276,42 @@ class Search:
 
     def grown(self, ranking: str, count: int) -> Removed:
         """So many heads, block after block, without a look at what they cost; fewer where no more may go."""
-        gone: Removed = ()
-        while len(gone) < count:
-            longer = self.propose(ranking, gone, min(self.choice.step, count - len(gone)))
-            if len(longer) == len(gone) or len(longer) > count:  # nothing more, or only units that are too large
+        removed: Removed = ()
+        while len(removed) < count:
+            longer = self.propose(ranking, removed, min(self.choice.step, count - len(removed)))
+            if len(longer) == len(removed) or len(longer) > count:  # nothing more, or only units that are too large
                 break
-            gone = longer
-        return gone
+            removed = longer
+        return removed
 
     def compensating(self, kind: Kind) -> Search:
         """The same search with another compensation; the sums of the unpruned model are shared."""
         return replace(self, compensator=self.compensator.of_kind(kind))
 
-    def propose(self, ranking: str, gone: Removed, count: int) -> Removed:
-        """What is gone and about ``count`` more heads."""
-        units = self.choice.units(gone)
+    def propose(self, ranking: str, removed: Removed, count: int) -> Removed:
+        """What is removed already, and about ``count`` more heads."""
+        units = self.choice.units(removed)
         if not units:
-            return gone
-        key = (ranking, self.compensator.kind, gone)
+            return removed
+        key = (ranking, self.compensator.kind, removed)
         if key not in self.models:
-            self.models[key] = self._by_units(ranking, units, gone)
-        return self.choice.extended(gone, units, self.models[key], count)
+            self.models[key] = self._by_units(ranking, units, removed)
+        return self.choice.extended(removed, units, self.models[key], count)
 
-    def _by_units(self, ranking: str, units: Sequence[Removed], gone: Removed) -> CostModel:
+    def _by_units(self, ranking: str, units: Sequence[Removed], removed: Removed) -> CostModel:
         none = np.zeros((len(units),) * 2)
         if ranking in self.scores:
             values = self.scores[ranking]
             return CostModel(np.array([sum(values[head] for head in unit) for unit in units]), none)
-        refits = self.compensator.refits(gone, sweeps=1)
-        found = removals(self.compensator, self.compensator.unpruned, units, gone, refits)
+        refits = self.compensator.refits(removed, sweeps=1)
+        found = removals(self.compensator, self.compensator.unpruned, units, removed, refits)
         unseen = np.full(len(units), np.inf)  # layers whose projections cannot be watched go last
         unseen[[number for removal in found.values() for number in removal.units]] = 0.0
         if ranking == "obs":
             return CostModel(unseen + displaced(found, self.compensator, len(units)), none)
-        samples = fisher(self.proposing, self.meter.metric, found, len(units), gone, refits, self.seed + len(gone))
+        samples = fisher(
+            self.proposing, self.meter.metric, found, len(units), removed, refits, self.seed + len(removed)
+        )
         effort, count = self.meter.effort, len(self.proposing.inputs)
         effort.forwards, effort.backwards = effort.forwards + count, effort.backwards + count
         return CostModel(unseen, shrunk(samples))

@@ -28,9 +28,9 @@ def stacks(loaded: LoadedModel, inputs: Iterable[Batch], size: int = SIZE) -> It
             yield {name: torch.cat([batch[name] for batch in part]) for name in part[0]}, len(part)
 
 
-def split(said: Mapping[str, torch.Tensor], count: int) -> list[dict[str, torch.Tensor]]:
-    """What the model said on each of the ``count`` inputs of a stack: rows come in the order of the inputs."""
-    parts = {name: value.unflatten(0, (count, -1)) for name, value in said.items()}
+def split(outputs: Mapping[str, torch.Tensor], count: int) -> list[dict[str, torch.Tensor]]:
+    """The model's outputs on each of the ``count`` inputs of a stack: rows come in the order of the inputs."""
+    parts = {name: value.unflatten(0, (count, -1)) for name, value in outputs.items()}
     return [{name: value[number] for name, value in parts.items()} for number in range(count)]
 
 

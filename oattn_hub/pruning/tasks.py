@@ -1,7 +1,7 @@
 """What a model is for, and how much worse it does it: label-free divergence for any model, and the task's own metric.
 
-A task runs the model on every input (``observe``) and compares what it said with what the unpruned model said.
-Every metric is one number an input, so that intervals come by bootstrap over inputs.
+A task runs the model on every input (``observe``) and compares its outputs with those of the unpruned model.
+Every metric is one number per input, so that intervals come by bootstrap over inputs.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from oattn_hub.pruning.stacks import split, stacks
 
 Values = NDArray[np.float64]
 Batch = Mapping[str, torch.Tensor]
-Said = dict[str, torch.Tensor]
+Outputs = dict[str, torch.Tensor]
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Metric:
 
 DIVERGENCE_KL = Metric("divergence", "KL divergence from the unpruned model", relative=False)
 DIVERGENCE_COSINE = Metric("divergence", "1 - cosine with the unpruned embedding", relative=False)
-TOKEN_LOSS = Metric("loss", "loss a token (nats)")
+TOKEN_LOSS = Metric("loss", "loss per token (nats)")
 LABEL_LOSS = Metric("loss", "cross entropy")
 ACCURACY = Metric("accuracy", "accuracy", higher_is_better=True)
 RETRIEVAL = Metric("mrr", "mean reciprocal rank of a text's other half", higher_is_better=True)
@@ -76,7 +76,7 @@ class Task:
         """What the model says on each input."""
         with torch.no_grad():
             found = [split(self.read(loaded, stack), count) for stack, count in stacks(loaded, inputs)]
-        return [said for part in found for said in part]
+        return [outputs for part in found for outputs in part]
 
     def read(self, loaded: LoadedModel, batch: Batch) -> dict[str, torch.Tensor]:
         """One forward call; rows of several inputs come in the inputs' order."""
@@ -90,36 +90,42 @@ class Task:
         """(inputs,) the task's own loss, which has a slope."""
         raise NotImplementedError(f"{type(self).__name__} has no loss of its own.")
 
-    def samples(self, metric: Metric, seen: Sequence[Said], inputs: Sequence[Batch], seed: int) -> list[torch.Tensor]:
+    def samples(
+        self, metric: Metric, seen: Sequence[Outputs], inputs: Sequence[Batch], seed: int
+    ) -> list[torch.Tensor]:
         """Random scalars whose squared slopes are, in the mean, the metric's curvature; each a sum over inputs.
 
         A loss or a divergence is a mean over rows (tokens). Signs are drawn for the rows, so that products of slopes
         of different rows cancel in the mean over draws.
         """
         drawn = [
-            self._scalars(metric, said, batch, torch.Generator().manual_seed(seed + number))
-            for number, (said, batch) in enumerate(zip(seen, inputs, strict=True))
+            self._scalars(metric, outputs, batch, torch.Generator().manual_seed(seed + number))
+            for number, (outputs, batch) in enumerate(zip(seen, inputs, strict=True))
         ]
         return [torch.stack(parts).sum() for parts in zip(*drawn, strict=True)]
 
-    def _scalars(self, metric: Metric, said: Said, batch: Batch, generator: torch.Generator) -> list[torch.Tensor]:
-        of_parts = [_curvature_scalars(name, value, generator) for name, value in said.items() if name not in _HALVES]
+    def _scalars(
+        self, metric: Metric, outputs: Outputs, batch: Batch, generator: torch.Generator
+    ) -> list[torch.Tensor]:
+        of_parts = [
+            _curvature_scalars(name, value, generator) for name, value in outputs.items() if name not in _HALVES
+        ]
         return [torch.stack(parts).sum() / len(parts) ** 0.5 for parts in zip(*of_parts, strict=True)]
 
     def measure(self, seen: Sequence[Any], reference: Sequence[Any], inputs: Sequence[Batch]) -> dict[str, Values]:
-        """Every metric, one value an input."""
+        """Every metric, one value per input."""
         return {"divergence": self.divergence(seen, reference)}
 
     def losses(self, loaded: LoadedModel, batch: Batch, seed: int) -> list[torch.Tensor]:
         """Scalars to take gradients of; without a loss of its own, the task asks what moves its output at all."""
-        said = readout(loaded, without_labels(batch))
-        return [loss for name, values in said.items() for loss in probes(name, values, seed)]
+        outputs = readout(loaded, without_labels(batch))
+        return [loss for name, values in outputs.items() for loss in probes(name, values, seed)]
 
 
 class LossTask(Task):
     """A task with a loss that each input has by itself."""
 
-    def row_losses(self, said: Said, batch: Batch) -> torch.Tensor:
+    def row_losses(self, outputs: Outputs, batch: Batch) -> torch.Tensor:
         """(rows,) the loss of each token, or of each label, of one input."""
         raise NotImplementedError(f"{type(self).__name__} does not say what its loss is.")
 
@@ -127,10 +133,12 @@ class LossTask(Task):
         """(inputs,) the mean over rows."""
         return torch.stack([self.row_losses(now, batch).mean() for now, batch in zip(seen, inputs, strict=True)])
 
-    def _scalars(self, metric: Metric, said: Said, batch: Batch, generator: torch.Generator) -> list[torch.Tensor]:
+    def _scalars(
+        self, metric: Metric, outputs: Outputs, batch: Batch, generator: torch.Generator
+    ) -> list[torch.Tensor]:
         if metric.name == "divergence":
-            return super()._scalars(metric, said, batch, generator)
-        return [_signed_sum(self.row_losses(said, batch), generator)]
+            return super()._scalars(metric, outputs, batch, generator)
+        return [_signed_sum(self.row_losses(outputs, batch), generator)]
 
     def measure(self, seen: Sequence[Any], reference: Sequence[Any], inputs: Sequence[Batch]) -> dict[str, Values]:
         """Divergence and loss."""
@@ -160,8 +168,8 @@ class LossOnly(Task):
         left, found = iter(inputs), []
         with torch.no_grad():
             for stack, count in stacks(loaded, inputs):
-                said = split(self.read(loaded, stack), count)
-                found += self.whole.loss(said, [next(left) for _ in range(count)]).tolist()
+                outputs = split(self.read(loaded, stack), count)
+                found += self.whole.loss(outputs, [next(left) for _ in range(count)]).tolist()
         return found
 
     def measure(self, seen: Sequence[Any], reference: Sequence[Any], inputs: Sequence[Batch]) -> dict[str, Values]:
@@ -180,14 +188,14 @@ class LabelledTask(LossTask):
         right = [float((logits.argmax(-1) == labels).float().mean()) for logits, labels in pairs]
         return {**super().measure(seen, reference, inputs), "accuracy": np.array(right)}
 
-    def row_losses(self, said: Said, batch: Batch) -> torch.Tensor:
+    def row_losses(self, outputs: Outputs, batch: Batch) -> torch.Tensor:
         """(rows,) cross entropy."""
-        return functional.cross_entropy(*self._counted(said, batch), reduction="none")
+        return functional.cross_entropy(*self._counted(outputs, batch), reduction="none")
 
-    def _counted(self, said: Said, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+    def _counted(self, outputs: Outputs, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
         """Logits and labels of the rows that have one; others are marked by a negative number."""
         labels = batch["labels"].reshape(-1)
-        return said["logits"][labels >= 0], labels[labels >= 0]
+        return outputs["logits"][labels >= 0], labels[labels >= 0]
 
 
 class CausalTask(LossTask):
@@ -195,9 +203,9 @@ class CausalTask(LossTask):
 
     metrics = (DIVERGENCE_KL, TOKEN_LOSS)
 
-    def row_losses(self, said: Said, batch: Batch) -> torch.Tensor:
+    def row_losses(self, outputs: Outputs, batch: Batch) -> torch.Tensor:
         """(tokens - 1,) next-token loss; the exponential of its mean is the perplexity."""
-        return functional.cross_entropy(said["logits"][:-1], batch["input_ids"].reshape(-1)[1:], reduction="none")
+        return functional.cross_entropy(outputs["logits"][:-1], batch["input_ids"].reshape(-1)[1:], reduction="none")
 
 
 @dataclass(frozen=True)
@@ -216,11 +224,11 @@ class MaskedTask(LossTask):
             row[self._masked(row)] = self.mask_token_id
         return readout(loaded, {**without_labels(batch), "input_ids": ids})
 
-    def row_losses(self, said: Said, batch: Batch) -> torch.Tensor:
+    def row_losses(self, outputs: Outputs, batch: Batch) -> torch.Tensor:
         """(masked tokens,) their loss."""
         ids = batch["input_ids"][0]
         places = self._masked(ids)
-        return functional.cross_entropy(said["logits"][places], ids[places], reduction="none")
+        return functional.cross_entropy(outputs["logits"][places], ids[places], reduction="none")
 
     def _masked(self, ids: torch.Tensor) -> torch.Tensor:
         length = len(ids)
@@ -253,7 +261,7 @@ class RetrievalTask(EmbeddingTask):
         """Without the halves, if the metric does not need them: a third of the work."""
         return EmbeddingTask() if metric.name == "divergence" else self
 
-    def read(self, loaded: LoadedModel, batch: Batch) -> Said:
+    def read(self, loaded: LoadedModel, batch: Batch) -> Outputs:
         """Embeddings of each input and of its two halves, (inputs, width)."""
         first, second = (readout(loaded, half)["embedding"] for half in _halves(batch))
         return {**readout(loaded, without_labels(batch)), "first": first, "second": second}
@@ -275,7 +283,7 @@ class PairsTask(RetrievalTask):
 
     metrics = (DIVERGENCE_COSINE, PAIR_RETRIEVAL, PAIR_LOSS)
 
-    def read(self, loaded: LoadedModel, batch: Batch) -> Said:
+    def read(self, loaded: LoadedModel, batch: Batch) -> Outputs:
         """Embeddings of each text and of its partner, whose tokens lie under ``labels``."""
         text = readout(loaded, without_labels(batch))
         return {
@@ -296,16 +304,16 @@ def find_task(loaded: LoadedModel, inputs: CalibrationInputs) -> Task:
     name = type(loaded.model).__name__
     if "labels" in inputs[0]:
         with torch.no_grad():
-            said = readout(loaded, without_labels(inputs[0]))
-        return PairsTask() if "embedding" in said else LabelledTask()
+            outputs = readout(loaded, without_labels(inputs[0]))
+        return PairsTask() if "embedding" in outputs else LabelledTask()
     if loaded.library == "transformers" and name.endswith(("ForCausalLM", "LMHeadModel")):
         return CausalTask()
     mask = getattr(loaded.processor, "mask_token_id", None)
     if loaded.library == "transformers" and name.endswith("ForMaskedLM") and mask is not None:
         return MaskedTask(mask)
     with torch.no_grad():
-        said = readout(loaded, without_labels(inputs[0]))
-    if "embedding" in said:
+        outputs = readout(loaded, without_labels(inputs[0]))
+    if "embedding" in outputs:
         length = inputs[0]["input_ids"].shape[-1] if set(inputs[0]) <= _HALVED and "input_ids" in inputs[0] else 0
         return RetrievalTask() if length >= 8 and len(inputs) > 1 else EmbeddingTask()
     return Task()
@@ -344,7 +352,7 @@ def _curvature_scalars(name: str, values: torch.Tensor, generator: torch.Generat
     return [(unit * direction).sum() / len(values) ** 0.5 for direction in directions]
 
 
-def divergence(now: Said, before: Said) -> torch.Tensor:
+def divergence(now: Outputs, before: Outputs) -> torch.Tensor:
     """KL(before || now) of logits, 1 - cosine of embeddings; the mean over rows and over what the model says."""
     found = []
     for name, old in before.items():

@@ -75,23 +75,23 @@ class Choice:
         kv = {site.layer: site.n_kv_heads for site in sites}
         return cls(heads, n_kv_heads=kv, **options)  # type: ignore[arg-type]
 
-    def units(self, gone: Collection[Head]) -> list[Removed]:
+    def units(self, removed: Collection[Head]) -> list[Removed]:
         """What may go next, each a set of heads that are still there; shapes combine these later."""
-        lost = set(gone)
+        lost = set(removed)
         if self.unit == "heads" or self.shape != "free":
             candidates = [tuple(bundle) for bundle in self.bundles]
         else:
             candidates = self._whole(lost)
         return [unit for unit in candidates if not lost & set(unit) and self._may_go(unit, lost)]
 
-    def extended(self, gone: Removed, units: Sequence[Removed], model: CostModel, count: int) -> Removed:
-        """What is gone and about ``count`` more heads, by the model's order of the units."""
+    def extended(self, removed: Removed, units: Sequence[Removed], model: CostModel, count: int) -> Removed:
+        """What is removed already, and about ``count`` more heads, by the model's order of the units."""
         if self.shape != "free":
-            return self._shaped(gone, units, model, count)
+            return self._shaped(removed, units, model, count)
         sizes = np.array([float(len(unit)) for unit in units])
-        found = list(gone)
+        found = list(removed)
         for number in model.order(np.ones(len(units), dtype=bool), sizes, float("inf")):
-            if len(found) >= len(gone) + count:
+            if len(found) >= len(removed) + count:
                 break
             if self._may_go(units[number], set(found)):
                 found += units[number]
@@ -117,7 +117,7 @@ class Choice:
             found[tuple((other, one) for other in self._partners.get(layer, [layer]) for one in members)] = None
         return list(found)
 
-    def _shaped(self, gone: Removed, units: Sequence[Removed], model: CostModel, count: int) -> Removed:
+    def _shaped(self, removed: Removed, units: Sequence[Removed], model: CostModel, count: int) -> Removed:
         """Rows of heads that keep groups even: one of every group of a layer, or one whole group of it."""
         costs = (model.slope + np.diag(model.curvature) / 2).tolist()
         price = {unit[0]: cost for unit, cost in zip(units, costs, strict=True)}
@@ -126,8 +126,8 @@ class Choice:
             costs = [price.get(head, float("inf")) for head in row]  # a head that must stay has no price
             return float(sum(costs)) / len(costs)
 
-        found = list(gone)
-        while len(found) < len(gone) + count:
+        found = list(removed)
+        while len(found) < len(removed) + count:
             rows = [row for layer in self.counts for row in self._rows(layer, set(found), each)]
             rows = self._alike(rows) if self.shape == "uniform" else rows
             rows = [row for row in rows if self._may_go(row, set(found)) and all(head in price for head in row)]

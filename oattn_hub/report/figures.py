@@ -283,7 +283,7 @@ def sample_matrix(group: GroupResult, index: int, organised: bool = False, conte
 
 
 def draw_network(ax: Axes, group: GroupResult, theme: Theme = LIGHT) -> Axes:
-    """Tri-Haar coefficients of the whole network, one line a batch (Fig. 6), largest support first."""
+    """Tri-Haar coefficients of the whole network, one line per batch (Fig. 6), largest support first."""
     values = np.abs(group.network_coefficients)
     for batch, row in enumerate(values):
         total = group.network_entropies[batch]

@@ -130,7 +130,7 @@ class GroupResult:
         return list(zip(self.layers.tolist(), self.heads.tolist(), strict=True))
 
     def head_records(self) -> list[HeadRecord]:
-        """One record a head, in axis order."""
+        """One record per head, in axis order."""
         columns = (
             self.layers, self.layer_names, self.heads, self.entropies.mean(axis=0), self.entropy_low, self.entropy_high,
             self.ranks, self.rank_low, self.rank_high, self.bottom_counts, self.top_counts, self.folders,

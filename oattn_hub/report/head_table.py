@@ -20,7 +20,7 @@ _NOT_SHOWN = ("random", "haar")  # no property of a head; the entropy column aga
 
 
 def head_table(report: Report) -> tuple[list[str], list[list[Any]]]:
-    """Column names and one row a head, in model order; None where something was not measured."""
+    """Column names and one row per head, in model order; None where something was not measured."""
     scores = _scores(report)
     verdicts = answer(report).verdicts
     columns = ["group", "layer", "head", "verdict", *scores, *_RECORD, "layer_name"]

@@ -33,7 +33,7 @@ class HeadRecord:
 
 @dataclass(frozen=True)
 class NetworkRecord:
-    """The network entropy of one group of layers, one value a batch (appendix B.2, Table 2)."""
+    """The network entropy of one group of layers, one value per batch (appendix B.2, Table 2)."""
 
     group: str
     n_layers: int

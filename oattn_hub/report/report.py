@@ -126,7 +126,7 @@ class Report:
         return findings(self)
 
     def to_pandas(self) -> pd.DataFrame:
-        """One row a head, indexed by (layer, head): verdict, measured cost, entropy with intervals, rank, folder."""
+        """One row per head, indexed by (layer, head): verdict, measured cost, entropy with intervals, rank, folder."""
         try:
             import pandas as pd
         except ImportError as error:
@@ -135,7 +135,7 @@ class Report:
         return pd.DataFrame(rows, columns=columns).set_index(["layer", "head"])
 
     def table(self) -> tuple[list[str], list[list[Any]]]:
-        """Column names and one row a head in model order; the page, ``oattn heads`` and pandas show this table."""
+        """Column names and one row per head in model order; the page, ``oattn heads`` and pandas show this table."""
         from oattn_hub.report.head_table import head_table
 
         return head_table(self)

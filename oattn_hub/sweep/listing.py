@@ -1,4 +1,4 @@
-"""The list of models: one a line, with options for that model alone."""
+"""The list of models: one per line, with options for that model alone."""
 
 from __future__ import annotations
 

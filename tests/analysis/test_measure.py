@@ -70,10 +70,10 @@ def test_a_group_says_what_its_ranking_owes_to_the_method() -> None:
     assert group.controls.shannon == pytest.approx(spearmanr(group.entropies[0], rows).statistic)
     assert (group.tree_spread >= 0).all()
     assert set(group.controls.convergence) == {"query", "key", "head"}
-    told = " ".join(control_sentences(group))
+    sentences = " ".join(control_sentences(group))
     for word in ("Shannon", "shuffled", "Haar functions", "noise", "pass"):
-        assert word in told
-    assert "too few" not in told
+        assert word in sentences
+    assert "too few" not in sentences
     assert "too few" in " ".join(control_sentences(joined(batches[:3])))
 
 

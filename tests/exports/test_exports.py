@@ -151,11 +151,11 @@ def test_gguf_says_how_many_heads_each_layer_has(heads: list[tuple[int, int]], a
     pruned = llama_folder(tmp_path, heads)
     assert main(["export", str(pruned), "--gguf", str(tmp_path / "small.gguf")]) == 0
     reader = gguf.GGUFReader(tmp_path / "small.gguf")
-    said = {name: field.contents() for name, field in reader.fields.items()}
-    assert said["general.architecture"] == arch
-    assert said[f"{arch}.attention.head_count"] == (6 if arch == "llama" else [6, 4])
-    assert said[f"{arch}.attention.head_count_kv"] == (3 if arch == "llama" else [3, 2])
-    assert len(said["tokenizer.ggml.tokens"]) == json.loads((pruned / "config.json").read_text())["vocab_size"]
+    fields = {name: field.contents() for name, field in reader.fields.items()}
+    assert fields["general.architecture"] == arch
+    assert fields[f"{arch}.attention.head_count"] == (6 if arch == "llama" else [6, 4])
+    assert fields[f"{arch}.attention.head_count_kv"] == (3 if arch == "llama" else [3, 2])
+    assert len(fields["tokenizer.ggml.tokens"]) == json.loads((pruned / "config.json").read_text())["vocab_size"]
     # a second file takes the tokenizer from the first, and both have the same weights
     export_gguf(pruned, tmp_path / "again.gguf", like=tmp_path / "small.gguf")
     assert (tmp_path / "again.gguf").read_bytes() == (tmp_path / "small.gguf").read_bytes()

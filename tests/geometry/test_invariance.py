@@ -158,13 +158,13 @@ def elsewhere(names: list[str], **environment: str) -> list[Array]:
 )
 @pytest.mark.slow
 def test_threads_and_matrix_kernels_move_nothing(golden: Callable[[str], Golden], environment: dict[str, str]) -> None:
-    for name, told in zip(TENSORS, elsewhere(TENSORS, **environment), strict=True):
+    for name, found in zip(TENSORS, elsewhere(TENSORS, **environment), strict=True):
         heads, network = entropies(golden(name)["X"])
-        np.testing.assert_allclose(told, [*heads, network], rtol=1e-6)
+        np.testing.assert_allclose(found, [*heads, network], rtol=1e-6)
 
 
 def test_another_thread_count_and_another_kernel_in_short(golden: Callable[[str], Golden]) -> None:
     name = "cut_off_token_48x48x12.npz"  # here an early version moved by 4 %
-    told = elsewhere([name], OMP_NUM_THREADS="3", OPENBLAS_CORETYPE="Prescott")
+    found = elsewhere([name], OMP_NUM_THREADS="3", OPENBLAS_CORETYPE="Prescott")
     heads, network = entropies(golden(name)["X"])
-    np.testing.assert_allclose(told[0], [*heads, network], rtol=1e-6)
+    np.testing.assert_allclose(found[0], [*heads, network], rtol=1e-6)

@@ -152,10 +152,10 @@ def test_attributes_after_fit() -> None:
 
 
 def test_progress_counts_the_trees() -> None:
-    told: list[tuple[str, int, int]] = []
+    reported: list[tuple[str, int, int]] = []
     X = np.random.default_rng(13).random((5, 4, 3))
-    Questionnaire(n_iters=2).fit(X, progress=lambda stage, done, total: told.append((stage, done, total)))
-    assert told == [("questionnaire", done, 8) for done in range(1, 9)]
+    Questionnaire(n_iters=2).fit(X, progress=lambda stage, done, total: reported.append((stage, done, total)))
+    assert reported == [("questionnaire", done, 8) for done in range(1, 9)]
 
 
 def test_parameters_are_kept_as_given() -> None:

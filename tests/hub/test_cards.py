@@ -214,11 +214,11 @@ def checkpoint_card(
 
 def test_the_card_of_a_searched_checkpoint_says_what_was_verified(tmp_path: Path) -> None:
     interval = {"increase": 0.0084, "low": -0.01, "high": 0.027, "verified_on": "other text"}
-    cost = {"metric": "loss", "title": "loss a token", "before": 4.0, "after": 4.03, "inputs": "b" * 64, **interval}
+    cost = {"metric": "loss", "title": "loss per token", "before": 4.0, "after": 4.03, "inputs": "b" * 64, **interval}
     how = {"max_loss_increase": 0.01, "metric": "loss"}
     card = checkpoint_card(tmp_path, score="search", chosen_by=how, evaluations=7, cost=cost)
     assert card.data.eval_results[0].dataset_name == "other text"
-    assert "as many as keep the loss a token at most 1 % worse. 7 masked models were evaluated" in card.text
+    assert "as many as keep the loss per token at most 1 % worse. 7 masked models were evaluated" in card.text
     assert "Worse by 0.84 %, 95 % interval over inputs -1.00 % to 2.70 %" in card.text
     assert "`oattn prune REPORT --budget 0.01 --metric loss`" in card.text
 

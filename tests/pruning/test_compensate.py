@@ -171,7 +171,7 @@ def test_every_family_comes_closer_to_what_it_said(zoo: Any, name: str) -> None:
         with refitted(sites, refits), masked_sites(model, sites, heads):
             errors[kind] = _output(loaded, sites, batch, heads[0][0])
     whole = _output(loaded, sites, batch, heads[0][0])
-    distance = {kind: float((said - whole).norm()) for kind, said in errors.items()}
+    distance = {kind: float((output - whole).norm()) for kind, output in errors.items()}
     assert distance["none"] > 0
     assert distance["refit"] <= distance["none"] * 1.001
     for key, value in model.state_dict().items():
@@ -250,9 +250,9 @@ def test_the_strength_is_what_does_best_on_other_texts() -> None:
         """Texts of 50 tokens that all say the same, or that differ."""
         moments = Moments(24)
         for _ in range(count):
-            said = torch.randn(1 if alike else 50, 24, generator=generator, dtype=torch.float64) @ mixing
-            said = said.expand(50, 24) + 0.01 * torch.randn(50, 24, generator=generator, dtype=torch.float64)
-            moments.add(said, said, torch.ones(50, dtype=torch.float64))
+            outputs = torch.randn(1 if alike else 50, 24, generator=generator, dtype=torch.float64) @ mixing
+            outputs = outputs.expand(50, 24) + 0.01 * torch.randn(50, 24, generator=generator, dtype=torch.float64)
+            moments.add(outputs, outputs, torch.ones(50, dtype=torch.float64))
         return moments
 
     kept = list(range(4, 24))

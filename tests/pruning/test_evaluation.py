@@ -104,12 +104,12 @@ def test_curve_is_the_masked_models_divergence(evaluated: Report, bert: Any) -> 
     section = evaluated.evaluation
     assert section is not None
     values = section.values("weight")
-    gone = sorted(values, key=values.__getitem__)[:3]
+    removed = sorted(values, key=values.__getitem__)[:3]
     held_out = batches(12)[4:]
     task = RetrievalTask()
     loaded = load_model(bert)
     before = task.observe(loaded, held_out)
-    with oh.PruningPlan.from_heads(bert, gone).masked(bert):
+    with oh.PruningPlan.from_heads(bert, removed).masked(bert):
         after = task.observe(loaded, held_out)
     cosine = [float(torch.nn.functional.cosine_similarity(a["embedding"], b["embedding"]).mean())
               for a, b in zip(before, after, strict=True)]  # fmt: skip
@@ -173,8 +173,8 @@ def test_masked_loss_and_accuracy_on_a_known_answer() -> None:
     perfect = [{"logits": 100.0 * torch.nn.functional.one_hot(batch["input_ids"][0], 60).float()} for batch in inputs]
     assert task.measure(perfect, perfect, inputs)["loss"] == pytest.approx(0, abs=1e-5)
     labelled = [{"labels": torch.tensor([0])}, {"labels": torch.tensor([1])}]
-    said = [{"logits": torch.tensor([[5.0, 0.0]])}] * 2
-    assert LabelledTask().measure(said, said, labelled)["accuracy"].tolist() == [1.0, 0.0]
+    outputs = [{"logits": torch.tensor([[5.0, 0.0]])}] * 2
+    assert LabelledTask().measure(outputs, outputs, labelled)["accuracy"].tolist() == [1.0, 0.0]
 
 
 def test_plan_by_fraction_takes_what_was_measured_best(evaluated: Report) -> None:

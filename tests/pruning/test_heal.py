@@ -43,10 +43,10 @@ def test_healing_lowers_the_loss(llama: Any, tmp_path: Path) -> None:
     options = {"data": batches(60), "minutes": 0.1, "rate": 3e-3, "inputs": None}
     healed = pruned.heal(llama, **options, report=looks.append)
     assert min(look.loss for look in looks) < 0.9 * looks[0].loss
-    said = healed.plan.healing
-    assert said is not None
-    assert said["before"] == looks[0].loss
-    assert said["after"] == min(look.loss for look in looks)
+    healing = healed.plan.healing
+    assert healing is not None
+    assert healing["before"] == looks[0].loss
+    assert healing["after"] == min(look.loss for look in looks)
     for name, value in healed.model.state_dict().items():
         assert torch.equal(value, before[name]) == ("o_proj" not in name)
         assert torch.equal(pruned.model.state_dict()[name], before[name])
@@ -62,16 +62,16 @@ def test_healing_lowers_the_loss(llama: Any, tmp_path: Path) -> None:
     again = load_pruned(tmp_path)
     for name, value in again.state_dict().items():
         assert torch.equal(value, healed.model.state_dict()[name])
-    assert open_pruned(tmp_path).plan.healing == said
+    assert open_pruned(tmp_path).plan.healing == healing
 
 
 def test_what_does_not_help_is_not_kept(llama: Any) -> None:
     pruned = oh.PruningPlan.from_heads(llama, [(0, 1)]).apply(llama, inputs=batches(1), measure=False)
     healed = heal(pruned, llama, data=batches(30), minutes=0.02, rate=50.0, inputs=None)  # far too fast to learn
-    said = healed.plan.healing
-    assert said is not None
-    assert said["after"] <= said["before"]
-    if said["after"] == said["before"]:
+    healing = healed.plan.healing
+    assert healing is not None
+    assert healing["after"] <= healing["before"]
+    if healing["after"] == healing["before"]:
         for name, value in healed.model.state_dict().items():
             assert torch.equal(value, pruned.model.state_dict()[name])
 

@@ -144,8 +144,8 @@ def test_classes_of_texts(text_classifier: Path, form: str, tmp_path: Path, caps
         text = loaded.processor.decode(batch["input_ids"][0], skip_special_tokens=True)
         assert batch["labels"].tolist() == [wanted[text]]
         with torch.no_grad():
-            said = loaded.forward({name: value for name, value in batch.items() if name != "labels"})
-        right.append(float(said.logits.argmax() == wanted[text]))
+            outputs = loaded.forward({name: value for name, value in batch.items() if name != "labels"})
+        right.append(float(outputs.logits.argmax() == wanted[text]))
     assert cost["before"] == pytest.approx(np.mean(right))
 
 

@@ -47,8 +47,8 @@ def test_grouped_queries_of_real_weights(smollm_folder: Path, tmp_path: Path, sa
     pruned = plan.apply(loaded, inplace=True)
     with torch.no_grad():
         assert (pruned.model(input_ids=ids).logits - expected).abs().max() <= 1e-3  # logits reach 30
-        said = pruned.model(input_ids=ids).logits
+        logits = pruned.model(input_ids=ids).logits
         pruned.save_pretrained(tmp_path)
         again = load_pruned(tmp_path)
         assert same_weights(again, pruned.model)
-        assert units_apart(again(input_ids=ids).logits, said) <= FEW_UNITS
+        assert units_apart(again(input_ids=ids).logits, logits) <= FEW_UNITS

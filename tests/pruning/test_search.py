@@ -78,19 +78,25 @@ def halved(before: Any, after: Any, share: float) -> Any:
 
 def test_a_cost_that_comes_back_does_not_end_the_search() -> None:
     costs = [0.0, 0.4, 1.4, 0.3, 1.2, 0.9, 0.2, 1.1, 1.3, 0.1, 0.0]
-    path = walk(lambda gone: (*gone, (0, len(gone))), lambda gone: Step(gone, costs[len(gone)]), budget=1.0)
+    path = walk(
+        lambda removed: (*removed, (0, len(removed))), lambda removed: Step(removed, costs[len(removed)]), budget=1.0
+    )
     assert [len(step.heads) for step in path] == list(range(9))  # two in a row above the budget
 
 
 def test_a_cost_far_above_the_budget_ends_the_search() -> None:
     costs = [0.0, 0.4, 1.6, 0.3]
-    path = walk(lambda gone: (*gone, (0, len(gone))), lambda gone: Step(gone, costs[len(gone)]), budget=1.0)
+    path = walk(
+        lambda removed: (*removed, (0, len(removed))), lambda removed: Step(removed, costs[len(removed)]), budget=1.0
+    )
     assert [len(step.heads) for step in path] == [0, 1, 2]
 
 
 def test_the_search_ends_where_nothing_more_may_go() -> None:
     path = walk(
-        lambda gone: gone if len(gone) == 2 else (*gone, (0, len(gone))), lambda gone: Step(gone, 0.0), budget=1.0
+        lambda removed: removed if len(removed) == 2 else (*removed, (0, len(removed))),
+        lambda removed: Step(removed, 0.0),
+        budget=1.0,
     )
     assert len(path[-1].heads) == 2
 
@@ -115,10 +121,10 @@ def heads_of(layers: int, heads: int) -> list[tuple[int, int]]:
     return [(layer, head) for layer in range(layers) for head in range(heads)]
 
 
-def priced(choice: Choice, gone: Any, count: int, price: Any) -> Any:
-    units = choice.units(gone)
+def priced(choice: Choice, removed: Any, count: int, price: Any) -> Any:
+    units = choice.units(removed)
     slope = np.array([sum(price(head) for head in unit) for unit in units])
-    return choice.extended(gone, units, CostModel(slope, np.zeros((len(units),) * 2)), count)
+    return choice.extended(removed, units, CostModel(slope, np.zeros((len(units),) * 2)), count)
 
 
 def by_position(head: tuple[int, int]) -> float:
@@ -170,9 +176,9 @@ def test_uniform_shapes_have_the_same_counts_everywhere() -> None:
 def test_heads_that_must_stay_stay(shape: str) -> None:
     heads = heads_of(2, 6)
     choice = Choice(heads, shape=shape, n_kv_heads={0: 3, 1: 3}, keep=[(0, 0), (1, 5)])
-    gone = priced(choice, (), 12, by_position)
-    assert gone
-    assert not {(0, 0), (1, 5)} & set(gone)
+    removed = priced(choice, (), 12, by_position)
+    assert removed
+    assert not {(0, 0), (1, 5)} & set(removed)
 
 
 def test_bad_choices() -> None:

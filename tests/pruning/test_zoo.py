@@ -23,7 +23,7 @@ from oattn_hub.pruning.surgery import cut
 REFUSED = {"olmo2": "normalises all heads", "timm-levit": "cache", "timm-cait": "mixed"}
 
 
-def said(model: Any, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
+def outputs(model: Any, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
     """The first tensor the model returns."""
     with torch.no_grad():
         output = model(**inputs)
@@ -44,27 +44,29 @@ def some_heads(model: Any) -> list[tuple[int, int]]:
 
 def test_cut_equals_masked(specimen: Any) -> None:
     model, inputs = specimen.build()
-    before = said(model, inputs)
+    before = outputs(model, inputs)
     if specimen.name in REFUSED:
         heads = all_heads(head_sites(model))
         with pytest.raises(SurgeryError, match=REFUSED[specimen.name]):
             cut(model, heads)
         with masked(model, heads):
-            assert not torch.equal(said(model, inputs), before)
+            assert not torch.equal(outputs(model, inputs), before)
         return
     heads = some_heads(model)
     with masked(model, heads):
-        expected = said(model, inputs)
-    assert torch.equal(said(model, inputs), before), "masking left a trace"
+        expected = outputs(model, inputs)
+    assert torch.equal(outputs(model, inputs), before), "masking left a trace"
     assert not torch.equal(expected, before), "masking did nothing"
     smaller = copy.deepcopy(model)
     cuts = cut(smaller, heads)
-    assert (said(smaller, inputs) - expected).abs().max() <= 1e-5
-    assert units_apart(said(copy.deepcopy(smaller), inputs), said(smaller, inputs)) <= FEW_UNITS
+    assert (outputs(smaller, inputs) - expected).abs().max() <= 1e-5
+    assert units_apart(outputs(copy.deepcopy(smaller), inputs), outputs(smaller, inputs)) <= FEW_UNITS
     rebuilt, _ = specimen.build()
     apply_cuts(rebuilt, json.loads(json.dumps(cuts)))
     rebuilt.load_state_dict(smaller.state_dict())
-    assert units_apart(said(rebuilt, inputs), said(smaller, inputs)) <= FEW_UNITS, "a checkpoint would load another"
+    assert units_apart(outputs(rebuilt, inputs), outputs(smaller, inputs)) <= FEW_UNITS, (
+        "a checkpoint would load another"
+    )
     n_parameters = [sum(p.numel() for p in m.parameters()) for m in (model, smaller)]
     assert n_parameters[1] < n_parameters[0]
 
@@ -80,23 +82,23 @@ def test_reloaded_weights_are_bit_identical_and_so_is_the_model_to_a_few_units(
     pruned.save_pretrained(tmp_path / "cut")
     again = load_pruned(tmp_path / "cut")
     assert same_weights(again, pruned.model)
-    assert units_apart(said(again, inputs), said(pruned.model, inputs)) <= FEW_UNITS
+    assert units_apart(outputs(again, inputs), outputs(pruned.model, inputs)) <= FEW_UNITS
     pruned.save_pretrained(tmp_path / "masked", variant="masked")
     original_shape = load_model(tmp_path / "masked").model
     assert {k: v.shape for k, v in original_shape.state_dict().items()} == {
         k: v.shape for k, v in model.state_dict().items()
     }
-    assert (said(original_shape, inputs) - said(pruned.model, inputs)).abs().max() <= 1e-5
+    assert (outputs(original_shape, inputs) - outputs(pruned.model, inputs)).abs().max() <= 1e-5
 
 
 def test_shared_layers_are_cut_together_or_not_at_all(zoo: Any) -> None:
     model, inputs = zoo.BY_NAME["albert"].build()
     with pytest.raises(SurgeryError, match="share the weights"):
         cut(model, [(0, 1)])
-    before = said(model, inputs)
+    before = outputs(model, inputs)
     with masked(model, [(0, 1)]):
-        one = said(model, inputs)
+        one = outputs(model, inputs)
     with masked(model, [(0, 1), (1, 1), (2, 1)]):
-        every = said(model, inputs)
+        every = outputs(model, inputs)
     assert not torch.equal(one, before)
     assert not torch.equal(one, every)

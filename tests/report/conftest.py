@@ -107,7 +107,7 @@ def _make_evaluation(report: Report) -> EvaluationSection:
     scores = tuple(score(name, title, 0.1 * (1 + place)) for place, (name, title) in enumerate(names.items()))
     metrics = (
         MetricInfo("divergence", "KL divergence from the unpruned model", False, False, 0.0),
-        MetricInfo("loss", "loss a token (nats)", False, True, 2.0),
+        MetricInfo("loss", "loss per token (nats)", False, True, 2.0),
     )
     return EvaluationSection(metrics, fractions, heads, scores, 5, 16, "w" * 8, "some text", "other text", "c", "e")
 

@@ -55,10 +55,10 @@ def test_where_nothing_is_cheap_the_answer_says_what_the_cheapest_costs(measured
 
 
 def test_a_plan_comes_first_and_stays_in_the_report(measured_report: Report, tmp_path: Path) -> None:
-    cost = {"metric": "loss", "title": "loss a token (nats)", "increase": 0.008, "low": -0.001, "high": 0.0123}
+    cost = {"metric": "loss", "title": "loss per token (nats)", "increase": 0.008, "low": -0.001, "high": 0.0123}
     report = measured_report.with_plan(_plan([(2, 2), (0, 3), (1, 0)], **cost))
     assert report.findings()[0] == (
-        "3 of 24 heads can go at a cost of at most 1.2 % (measured, 95 %; loss a token (nats)): 0.3, 1.0, 2.2."
+        "3 of 24 heads can go at a cost of at most 1.2 % (measured, 95 %; loss per token (nats)): 0.3, 1.0, 2.2."
     )
     report.save(tmp_path)
     again = oh.Report.load(tmp_path)
@@ -107,9 +107,9 @@ def test_a_head_must_stay_only_if_its_whole_interval_is_over_the_line(measured_r
     assert found.verdicts[(3, 4)] == "not sure"
     assert (3, 4) in found.unclear
     assert (2, 2) not in found.unclear
-    said = report.findings()
-    assert said[1] == "1 head must stay, because it, removed alone, costs more than 0.02 (95 %): 3.5."
-    assert said[2] == (
+    findings = report.findings()
+    assert findings[1] == "1 head must stay, because it, removed alone, costs more than 0.02 (95 %): 3.5."
+    assert findings[2] == (
         "Of the other 21 heads we are not sure: removed alone they cost little (of 1 of them not even that is sure: "
         "its interval contains 0.02), but they are together not measured to be cheap."
     )
@@ -125,9 +125,9 @@ def test_what_one_head_costs_alone_is_not_spoken_of_where_it_was_not_measured(me
     assert section is not None
     others = tuple(score for score in section.scores if score.name != "ablation")
     report = measured_report.with_evaluation(replace(section, scores=others))
-    said = " ".join(report.findings())
-    assert "they cost little" not in said
-    assert "what one of them costs alone was not measured" in said
+    findings = " ".join(report.findings())
+    assert "they cost little" not in findings
+    assert "what one of them costs alone was not measured" in findings
 
 
 def test_an_evaluation_says_that_it_also_chose_the_ranking(measured_report: Report) -> None:
@@ -135,19 +135,19 @@ def test_an_evaluation_says_that_it_also_chose_the_ranking(measured_report: Repo
 
     removal = answer(measured_report).removal
     assert removal is not None
-    said = " ".join(cost_words(removal))
-    assert "did not choose the heads" not in said
-    assert "the cheapest of 6 rankings on these inputs" in said
+    words = " ".join(cost_words(removal))
+    assert "did not choose the heads" not in words
+    assert "the cheapest of 6 rankings on these inputs" in words
 
 
 def test_heads_that_nothing_tells_apart_are_not_ranked_in_words(report: Report) -> None:
     group = report.group()
     same = replace(group, entropies=np.ones_like(group.entropies), n_queries=1, n_keys=1)
-    said = replace(report, groups={group.name: same}).findings()
-    assert said[1].startswith(
+    findings = replace(report, groups={group.name: same}).findings()
+    assert findings[1].startswith(
         "All 24 heads have the same entropy on contexts of 1 x 1 positions, so nothing ranks them"
     )
-    assert not any("in the lowest 10 %" in sentence for sentence in said)
+    assert not any("in the lowest 10 %" in sentence for sentence in findings)
 
 
 def test_a_plan_for_another_model_is_refused(report: Report) -> None:

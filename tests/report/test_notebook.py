@@ -34,7 +34,7 @@ def test_the_evaluation_is_drawn_with_at_most_five_named_lines(measured_report: 
     heights = sorted(text.get_position()[1] for text in ax.texts)
     assert min(np.diff(heights)) > 0  # no name covers another
     assert len(measured_report.plot.evaluation(scores=["ablation"]).texts) == 1
-    assert measured_report.plot.evaluation("loss").get_ylabel() == "loss a token (nats)"
+    assert measured_report.plot.evaluation("loss").get_ylabel() == "loss per token (nats)"
     with pytest.raises(InvalidInput, match="this evaluation has divergence, loss"):
         measured_report.plot.evaluation("speed")
     with pytest.raises(InvalidInput, match="no evaluation"):

@@ -131,7 +131,7 @@ def test_without_an_evaluation_the_page_says_what_to_run(visit: Callable[..., Vi
 def test_a_plan_without_an_evaluation_is_answered_in_words_that_fit(
     visit: Callable[..., Visit], report: Report, tmp_path: Path
 ) -> None:
-    cost = {"metric": "loss", "title": "loss a token", "increase": 0.004, "low": 0.0, "high": 0.008, "n_inputs": 9}
+    cost = {"metric": "loss", "title": "loss per token", "increase": 0.004, "low": 0.0, "high": 0.008, "n_inputs": 9}
     plan = SimpleNamespace(heads=[(0, 3), (1, 2)], score="search", cost=cost)
     seen = visit(report.with_plan(plan).write_page(tmp_path / "report.html"))
     page = seen.page
@@ -272,10 +272,10 @@ def test_hovering_tells_token_to_token(visit: Callable[..., Visit], measured_fil
     page.locator("#before canvas").scroll_into_view_if_needed()
     box = page.locator("#before canvas").bounding_box()
     page.mouse.move(box["x"] + box["width"] * 0.6, box["y"] + box["height"] * 0.5)
-    said = page.locator("#tip").inner_text()
-    assert "→" in said
-    assert "“word" in said
-    assert "attends with ≈" in said
+    shown = page.locator("#tip").inner_text()
+    assert "→" in shown
+    assert "“word" in shown
+    assert "attends with ≈" in shown
     assert page.locator("#reading .token").count() == 20
     assert page.locator("#reading-title b").inner_text().startswith("“word")
     page.mouse.click(box["x"] + box["width"] * 0.6, box["y"] + box["height"] * 0.5)  # holds the row

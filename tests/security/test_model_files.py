@@ -224,9 +224,9 @@ def test_a_card_that_nobody_can_read_keeps_no_model_from_being_loaded(model: Pat
     PruningPlan.from_heads(loaded, [(0, 1)]).apply(measure=False).save_pretrained(tmp_path / "out", verify=False)
 
 
-@pytest.mark.parametrize(("said", "understood"), [("mit", "mit"), ("[mit]", "mit"), ("[mit, apache-2.0]", "other")])
-def test_one_licence_or_several_are_understood(model: Path, said: str, understood: str) -> None:
-    (model / "README.md").write_text(f"---\nlicense: {said}\n---\n# A model\n")
+@pytest.mark.parametrize(("written", "understood"), [("mit", "mit"), ("[mit]", "mit"), ("[mit, apache-2.0]", "other")])
+def test_one_licence_or_several_are_understood(model: Path, written: str, understood: str) -> None:
+    (model / "README.md").write_text(f"---\nlicense: {written}\n---\n# A model\n")
     info = load_model(str(model)).info
     assert info.license == understood
     assert type(info).from_json(json.loads(json.dumps(info.to_json()))) == info

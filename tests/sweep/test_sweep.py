@@ -60,8 +60,8 @@ def test_a_list_that_is_not_there(tmp_path: Path) -> None:
 def test_one_failing_model_does_not_stop_the_rest(make_model: MakeModel, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     lines = [str(make_model("a")), str(tmp_path / "empty"), str(make_model("bb"))]
-    told: list[Status] = []
-    result = run_sweep(lines, tmp_path / "out", InProcess(), SMALL, retries=1, report=told.append)
+    reported: list[Status] = []
+    result = run_sweep(lines, tmp_path / "out", InProcess(), SMALL, retries=1, report=reported.append)
     assert [status.state for status in result.statuses] == ["done", "failed", "done"]
     assert str(tmp_path / "empty") in result.statuses[1].error
     for job in (read_models(lines)[0], read_models(lines)[2]):
@@ -71,9 +71,9 @@ def test_one_failing_model_does_not_stop_the_rest(make_model: MakeModel, tmp_pat
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("report.json")}
     (tmp_path / "empty").rmdir()
     make_model("ccc").rename(tmp_path / "empty")
-    told.clear()
-    result = run_sweep(lines, tmp_path / "out", InProcess(), SMALL, report=told.append)
-    assert [(status.model, status.state) for status in told] == [(str(tmp_path / "empty"), "done")]
+    reported.clear()
+    result = run_sweep(lines, tmp_path / "out", InProcess(), SMALL, report=reported.append)
+    assert [(status.model, status.state) for status in reported] == [(str(tmp_path / "empty"), "done")]
     assert (result.count("done"), before) == (3, {path: path.stat().st_mtime_ns for path in before})
 
 

@@ -94,10 +94,16 @@ def test_one_head_alone_has_no_organisation_among_heads() -> None:
 
 
 def test_progress_is_told() -> None:
-    told: list[tuple[str, int, int]] = []
-    softmax_invariance(np.random.default_rng(0).standard_normal((8, 8, 3)), progress=lambda *step: told.append(step))
-    assert {stage for stage, _, _ in told} == {"theory: organising heads", "theory: exponents", "theory: organisation"}
-    assert told[-1][1:] == (5, 5)
+    reported: list[tuple[str, int, int]] = []
+    softmax_invariance(
+        np.random.default_rng(0).standard_normal((8, 8, 3)), progress=lambda *step: reported.append(step)
+    )
+    assert {stage for stage, _, _ in reported} == {
+        "theory: organising heads",
+        "theory: exponents",
+        "theory: organisation",
+    }
+    assert reported[-1][1:] == (5, 5)
 
 
 def test_masked_logits_are_refused_with_the_way_out() -> None:

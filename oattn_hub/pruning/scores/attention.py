@@ -89,6 +89,6 @@ SHANNON = Score(
     "shannon",
     "attention entropy, most diffuse first",
     "Shannon 1948; used on heads by Voita et al. 2019",
-    "one forward pass an input",
+    "one forward pass per input",
     _shannon,
 )

@@ -147,14 +147,14 @@ GRADIENT = Score(
     "gradient",
     "gradient importance",
     "Michel, Levy, Neubig 2019, arXiv 1905.10650",
-    "one forward and backward pass an input",
+    "one forward and backward pass per input",
     _gradient,
 )
 ABLATION = Score(
     "ablation",
     "single-head ablation",
     "Michel, Levy, Neubig 2019, section 3.2; label-free: divergence from the unpruned model",
-    "one forward pass an input and head",
+    "one forward pass per input and head",
     _ablation,
     _ablations,
 )

@@ -29,20 +29,20 @@ OUTPUT = Score(
     "output",
     "energy of the head's output",
     "oattn_hub: size of what the head writes, what it writes alike over many queries weighing more",
-    "one forward pass an input",
+    "one forward pass per input",
     _output,
 )
 DISPLACEMENT = Score(
     "displacement",
     "joint displacement (ours)",
     "oattn_hub: order in which heads can go so that their outputs' SUM moves the stream least",
-    "one forward pass an input",
+    "one forward pass per input",
     _displacement,
 )
 HAAR_OUTPUT = Score(
     "haar-output",
     "Haar l1 entropy x size of the head's output",
     "a variant of eq. 21 that also asks how much the head writes",
-    "one forward pass an input",
+    "one forward pass per input",
     _haar_output,
 )

@@ -98,34 +98,34 @@ FISHER_DIAGONAL = Score(
     "fisher-diagonal",
     "diagonal Fisher information of the gates",
     "Kwon et al. 2022, arXiv 2204.09656, without its mask tuning",
-    "one forward and backward pass an input",
+    "one forward and backward pass per input",
     _fisher_diagonal,
 )
 LAYER_DROP = Score(
     "layer-drop",
     "1 - cosine of the stream around a layer's attention",
     "He et al. 2024, arXiv 2406.15786; with unit='layers'",
-    "one forward pass an input",
+    "one forward pass per input",
     _layer_drop,
 )
 GRADIENT_SHANNON = Score(
     "gradient-shannon",
     "gradient importance and attention entropy, mean rank",
     "after HIES, arXiv 2510.13832; joined by ranks here",
-    "one forward and backward pass an input",
+    "one forward and backward pass per input",
     partial(_joined, SHANNON),
 )
 GRADIENT_HAAR = Score(
     "gradient-haar",
     "gradient importance and Haar l1 entropy, mean rank",
     "the paper's entropy in the place of HIES's",
-    "one forward and backward pass an input, and a report",
+    "one forward and backward pass per input, and a report",
     partial(_joined, HAAR),
 )
 COMPLEMENTARY = Score(
     "complementary",
     "heads that attend alike, the less salient first",
     "after CAHP, arXiv 2606.19150; pairs in the place of its clusters",
-    "one forward and backward pass an input",
+    "one forward and backward pass per input",
     _complementary,
 )
