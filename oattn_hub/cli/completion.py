@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 HELP = "print a completion script for your shell"
 _INSTALL = {
@@ -25,21 +26,38 @@ def run(args: argparse.Namespace) -> int:
     """Print the script."""
     from oattn_hub.cli import build_parser
 
-    words = words_by_verb(build_parser())
-    print({"bash": _bash, "zsh": _zsh, "fish": _fish}[args.shell](words), end="")
+    verbs = words_by_verb(build_parser())
+    print({"bash": _bash, "zsh": _zsh, "fish": _fish}[args.shell](verbs), end="")
     return 0
 
 
-def words_by_verb(parser: argparse.ArgumentParser) -> dict[str, list[str]]:
-    """What may follow each verb: its options and, where it has them, its actions."""
-    return {verb: sorted(_words(sub)) for verb, sub in _subparsers(parser).items()}
+@dataclass
+class Words:
+    """What may follow a verb; where nothing of it fits, shells complete names of files."""
+
+    options: dict[str, list[str]] = field(default_factory=dict)  # each with the values that it is one of, if any
+    actions: list[str] = field(default_factory=list)
 
 
-def _words(parser: argparse.ArgumentParser) -> set[str]:
-    options = {text for action in parser._actions for text in action.option_strings if text.startswith("--")}
-    below = _subparsers(parser)
-    fixed = {str(word) for action in parser._actions if not action.option_strings for word in action.choices or ()}
-    return options | fixed | {word for sub in below.values() for word in _words(sub)}
+def words_by_verb(parser: argparse.ArgumentParser) -> dict[str, Words]:
+    """The options and actions of every verb."""
+    found = {}
+    for verb, sub in _subparsers(parser).items():
+        _collect(sub, words := Words())
+        found[verb] = Words(dict(sorted(words.options.items())), sorted(words.actions))
+    return found
+
+
+def _collect(parser: argparse.ArgumentParser, words: Words) -> None:
+    for action in parser._actions:
+        values = [str(value) for value in action.choices or ()]
+        for option in action.option_strings:
+            if option.startswith("--"):
+                words.options[option] = values
+        if not action.option_strings:
+            words.actions += values
+    for sub in _subparsers(parser).values():
+        _collect(sub, words)
 
 
 def _subparsers(parser: argparse.ArgumentParser) -> Mapping[str, argparse.ArgumentParser]:
@@ -49,28 +67,40 @@ def _subparsers(parser: argparse.ArgumentParser) -> Mapping[str, argparse.Argume
     return {}
 
 
-def _bash(words: Mapping[str, list[str]]) -> str:
-    cases = "\n".join(f'    {verb}) words="{" ".join(found)}" ;;' for verb, found in words.items())
+def _bash(verbs: Mapping[str, Words]) -> str:
+    cases = [
+        f'    "{verb} {option}") words="{" ".join(values)}" ;;'
+        for verb, words in verbs.items()
+        for option, values in words.options.items()
+        if values
+    ]
+    for verb, words in verbs.items():
+        cases.append(f'    "{verb} "*) words="{" ".join(words.actions)}"; options="{" ".join(words.options)}" ;;')
     return f"""_oattn() {{
-  local words="{" ".join(words)} --help --version"
-  [ "$COMP_CWORD" -gt 1 ] && case "${{COMP_WORDS[1]}}" in
-{cases}
+  local typed="${{COMP_WORDS[COMP_CWORD]}}" words="{" ".join(verbs)}" options="--help --version"
+  [ "$COMP_CWORD" -gt 1 ] && case "${{COMP_WORDS[1]}} ${{COMP_WORDS[COMP_CWORD-1]}}" in
+{chr(10).join(cases)}
   esac
-  COMPREPLY=($(compgen -W "$words" -- "${{COMP_WORDS[COMP_CWORD]}}"))
+  [[ "$typed" == -* ]] && words="$options"
+  COMPREPLY=($(compgen -W "$words" -- "$typed"))
 }}
 complete -o default -F _oattn oattn
 """
 
 
-def _zsh(words: Mapping[str, list[str]]) -> str:
-    return f"autoload -U +X bashcompinit && bashcompinit\n{_bash(words)}"
+def _zsh(verbs: Mapping[str, Words]) -> str:
+    """The same through zsh's own emulation of bash, which needs zsh's completion to be on."""
+    loaded = "(( $+functions[compdef] )) || { autoload -Uz compinit && compinit; }"
+    return f"{loaded}\nautoload -U +X bashcompinit && bashcompinit\n{_bash(verbs)}"
 
 
-def _fish(words: Mapping[str, list[str]]) -> str:
-    lines = [f"complete -c oattn -n __fish_use_subcommand -f -a '{' '.join(words)}'"]
-    for verb, found in words.items():
-        seen = f"__fish_seen_subcommand_from {verb}"
-        for word in found:
-            what = f"-l {word.removeprefix('--')}" if word.startswith("--") else f"-a {word}"
-            lines.append(f"complete -c oattn -n '{seen}' {what}")
+def _fish(verbs: Mapping[str, Words]) -> str:
+    lines = [f"complete -c oattn -n __fish_use_subcommand -f -a '{' '.join(verbs)}'"]
+    for verb, words in verbs.items():
+        after = f"complete -c oattn -n '__fish_seen_subcommand_from {verb}'"
+        for option, values in words.options.items():
+            given = f" -x -a '{' '.join(values)}'" if values else ""
+            lines.append(f"{after} -l {option.removeprefix('--')}{given}")
+        if words.actions:
+            lines.append(f"{after} -f -a '{' '.join(words.actions)}'")
     return "\n".join(lines) + "\n"

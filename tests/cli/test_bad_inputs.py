@@ -161,31 +161,3 @@ def test_a_hundred_bad_inputs(places: dict[str, str], tmp_path: Path) -> None:
         assert last.startswith("oattn"), f"oattn {line}: {err}"
         assert last.rstrip().endswith((".", ")", "'")) or code == 2, f"oattn {line}: {last}"
     assert sorted(tmp_path.rglob("*")) == before  # nothing was written
-
-
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion_knows_every_verb_and_option(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
-    from oattn_hub.cli import build_parser, main
-    from oattn_hub.cli.completion import words_by_verb
-
-    assert main(["completion", shell]) == 0
-    script = capsys.readouterr().out
-    known = words_by_verb(build_parser())
-    assert {"analyze", "heads", "prune", "hub"} <= set(known)
-    assert "--batches" in known["analyze"]
-    assert "serve" in known["hub"]
-    for verb, words in known.items():
-        assert verb in script
-        for word in words:
-            assert word.removeprefix("--") in script
-
-
-def test_bash_completes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from oattn_hub.cli import main
-
-    main(["completion", "bash"])
-    script = tmp_path / "oattn.bash"
-    script.write_text(capsys.readouterr().out)
-    ask = 'source "$0"; COMP_WORDS=(oattn analyze --bat); COMP_CWORD=2; _oattn; echo "${COMPREPLY[*]}"'
-    done = subprocess.run(["bash", "-c", ask, str(script)], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "--batches"
