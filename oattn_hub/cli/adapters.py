@@ -7,6 +7,7 @@ import argparse
 from oattn_hub.cli import checks
 from oattn_hub.cli.loading import add_loading_arguments, loading_options
 from oattn_hub.cli.terminal import add_json_flag, print_json
+from oattn_hub.errors import InvalidInput
 
 HELP = "list the model families that are known"
 
@@ -34,6 +35,8 @@ def run(args: argparse.Namespace) -> int:
     if args.explain:
         return _explain(args)
     found = {name: get_adapter(name) for name in list_adapters(args.pattern)}
+    if not found:
+        raise InvalidInput(f"No adapter is called {args.pattern!r}. Leave the name out to see all of them.")
     if args.json:
         print_json(
             {

@@ -65,11 +65,10 @@ def check(args: argparse.Namespace) -> None:
     if args.fraction is not None:
         checks.share(args.fraction, "--fraction")
     if args.budget is not None:
-        checks.share(parse_budget(args.budget), "--budget")
-    if args.keep is not None:
-        parse_heads(args.keep)
-    if args.heads is not None:
-        _check_heads(args.report, parse_heads(args.heads))
+        _check_budget(args.budget)
+    for name in ("keep", "heads"):
+        if (text := getattr(args, name)) is not None:
+            _check_heads(args.report, parse_heads(text, f"--{name}"))
     checks.count(args.min_heads_per_layer, "--min-heads-per-layer", least=0)
     checks.data(args.data)
     checks.data(args.calibration, "--calibration")
@@ -91,6 +90,11 @@ def _check_plan(path: Path) -> None:
     from oattn_hub.pruning import PruningPlan
 
     PruningPlan.load_file(path)
+
+
+def _check_budget(text: str) -> None:
+    if not 0 <= parse_budget(text) <= 1:
+        raise InvalidInput(f"--budget is {text}; give a part between 0 and 100 %, such as 1%.")
 
 
 def _check_heads(report: Path, heads: list[tuple[int, int]]) -> None:
@@ -136,12 +140,19 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _keep_in_report(folder: Path, plan: Any) -> Path | None:
-    """A plan whose cost was verified is what its report answers with from now on; returns the page if there is one."""
+    """A plan whose cost was verified is what its report answers with from now on; returns the page if there is one.
+
+    A plan that was measured on the very inputs that chose its ranking does not take the place of one that was not.
+    """
     from oattn_hub.report import Report
 
     if folder.is_file() or "high" not in (plan.cost or {}):
         return None
-    report = Report.load(folder).with_plan(plan)
+    report = Report.load(folder)
+    known = report.removal.cost if report.removal else {}
+    if "compared" in plan.cost and "high" in known and "compared" not in known:
+        return None
+    report = report.with_plan(plan)
     report.save(folder)
     page = folder / "report.html"
     return report.write_page(page) if page.exists() else None
@@ -209,7 +220,7 @@ def parse_lengths(text: str | None) -> list[int] | None:
         raise InvalidInput(f"--lengths is {text!r}; give numbers of tokens, e.g. 128,512.") from None
 
 
-def parse_heads(text: str) -> list[tuple[int, int]]:
+def parse_heads(text: str, option: str = "--heads") -> list[tuple[int, int]]:
     """Heads as layer.head.
 
     >>> parse_heads("0.1,3.12")
@@ -219,4 +230,4 @@ def parse_heads(text: str) -> list[tuple[int, int]]:
         pairs = [entry.strip().split(".") for entry in text.split(",")]
         return [(int(layer), int(head)) for layer, head in pairs]
     except ValueError:
-        raise InvalidInput(f"--heads is {text!r}; give heads as layer.head, e.g. 0.1,0.5,3.2.") from None
+        raise InvalidInput(f"{option} is {text!r}; give heads as layer.head, e.g. 0.1,0.5,3.2.") from None

@@ -40,11 +40,19 @@ def check(args: argparse.Namespace) -> None:
     checks.count(args.draws, "--draws", least=5)
     checks.count(args.inputs, "--inputs", least=2)
     checks.count(args.seed, "--seed", least=0)
-    counts(args.remove)
+    removed = counts(args.remove)
     for data in split_domains(args.domains) or ():
         checks.data(data)
     if args.model is not None:
         checks.model(args.model)
+    _check_removable(args.report, removed)
+
+
+def _check_removable(folder: Path, removed: list[int]) -> None:
+    from oattn_hub.report import Report
+    from oattn_hub.report.validation import removable_counts
+
+    removable_counts(removed, Report.load(folder))
 
 
 def split_domains(text: str | None) -> list[str] | None:

@@ -93,13 +93,13 @@ def _map(found: Answer, figures: list[str]) -> dict[str, str]:
 
 
 def _prices(report: Report, found: Answer) -> dict[str, Any] | None:
-    prices = [price for price in found.prices if price.bound is not None]
-    if not prices or report.evaluation is None:
+    if not found.further or report.evaluation is None:
         return None
     return {
+        "planned": found.planned,
         "metric": report.evaluation.metrics[0].title,
         "inputs": report.evaluation.evaluation,
-        "rows": [{"count": len(price.heads), "bound": f"{price.bound:.2g}"} for price in prices],
+        "rows": [{"count": len(price.heads), "bound": f"{price.bound:.2g}"} for price in found.further],
     }
 
 

@@ -14,7 +14,9 @@ from oattn_hub.hub.card import evaluation_values, hub_id
 from oattn_hub.hub.readme import build_readme
 from oattn_hub.hub.tasks import task_of_class
 from oattn_hub.pruning.words import cost_lines, weights_words
+from oattn_hub.report.answer import Removal
 from oattn_hub.report.evaluation_words import increase_words
+from oattn_hub.report.findings import at_a_cost
 
 if TYPE_CHECKING:
     from oattn_hub.report.evaluation import EvaluationSection
@@ -61,6 +63,7 @@ def checkpoint_readme(
         "base": base_model or plan["model"]["id"] or manifest["class"],
         "removed": removed,
         "n_heads": total,
+        "at_a_cost": at_a_cost(_removal(plan)),
         "cut": manifest["variant"] == "cut",
         "stock": manifest.get("stock", False),
         "needs_code_because": manifest.get("needs_code_because", ""),
@@ -79,6 +82,10 @@ def checkpoint_readme(
         "provenance": _provenance(manifest, license),
     }
     return build_readme(metadata, render("checkpoint.md.j2", values))
+
+
+def _removal(plan: Mapping[str, Any]) -> Removal:
+    return Removal(tuple((layer, head) for layer, head in plan["heads"]), plan["score"], plan["cost"] or {})
 
 
 def _title(model_id: str, removed: int) -> str:
@@ -145,15 +152,19 @@ def _cost(plan: Mapping[str, Any], evaluation: EvaluationSection | None) -> dict
     cost = plan["cost"]
     if not cost:
         return None
-    # a divergence of 3e-8 is rounding, not a cost
-    values = {name: f"{cost[name]:.4g}" if abs(cost[name]) > 1e-6 else "0" for name in ("before", "after")}
     return {
-        "title": cost["title"],
-        **values,
+        "rows": [_cost_row(look) for look in cost.get("lengths", [cost])],
         "uncertainty": _uncertainty(plan, evaluation),
         "inputs": _inputs_of(cost, evaluation),
         "lines": cost_lines(plan) if "lengths" in cost else [],
     }
+
+
+def _cost_row(look: Mapping[str, Any]) -> tuple[str, str, str]:
+    """One length: what was measured, before and after; a divergence of 3e-8 is rounding, not a cost."""
+    before, after = (f"{look[name]:.4g}" if abs(look[name]) > 1e-6 else "0" for name in ("before", "after"))
+    at = f", at {look['tokens']} tokens" if look.get("tokens") else ""
+    return f"{look['title']}{at}", before, after
 
 
 def _uncertainty(plan: Mapping[str, Any], evaluation: EvaluationSection | None) -> str:

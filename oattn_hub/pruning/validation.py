@@ -20,7 +20,7 @@ from oattn_hub.progress import Progress, silent
 from oattn_hub.pruning.evaluation import Evaluator, disjoint_inputs, load_subject
 from oattn_hub.pruning.sites import check_heads, head_sites
 from oattn_hub.pruning.tasks import Metric, Task, find_task
-from oattn_hub.report.validation import OWN, Domain, Regularity, RemovalTrial, ValidationSection
+from oattn_hub.report.validation import OWN, Domain, Regularity, RemovalTrial, ValidationSection, removable_counts
 
 if TYPE_CHECKING:
     from oattn_hub.models.load import LoadedModel
@@ -112,13 +112,7 @@ def _checked(
         raise InvalidInput(f"draws is {draws}; random removal needs at least 5 to be a comparison.")
     if inputs < 2:
         raise InvalidInput(f"inputs is {inputs}; an interval over inputs needs at least 2.")
-    counts = sorted(set(remove))
-    most = min(group.n_heads for group in report.groups.values()) - 1
-    if not counts or counts[0] < 1 or counts[-1] > most:
-        raise InvalidInput(
-            f"remove is {list(remove)}; give numbers of heads from 1 to {most}, one less than there are."
-        )
-    return counts
+    return removable_counts(remove, report)
 
 
 def _check_different(halves: Sequence[tuple[CalibrationInputs, CalibrationInputs]]) -> None:

@@ -94,6 +94,12 @@ class Answer:
         """Whether anything is known about cost."""
         return bool(self.prices or self.alone or self.removal)
 
+    @property
+    def further(self) -> tuple[Removal, ...]:
+        """Measured sets that are larger than the removal: what it costs to go on, with nothing refitted."""
+        reached = len(self.removal.heads) if self.removal else 0
+        return tuple(price for price in self.prices if len(price.heads) > reached and price.bound is not None)
+
     @cached_property
     def stay(self) -> tuple[Head, ...]:
         """Heads that surely cost more than the tolerance when they go alone, the costliest first."""

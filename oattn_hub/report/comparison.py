@@ -27,6 +27,8 @@ from oattn_hub.report.theme import SERIES
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+    from oattn_hub.records import ModelInfo
+
 _DEPTHS = 4  # quarters of the network
 
 
@@ -221,8 +223,13 @@ def _spearman(matched: tuple[MatchedHead, ...]) -> float | None:
 
 def _names(a: Report, b: Report) -> tuple[str, str]:
     """Short names that tell the two apart: the models, or the data if the model is the same."""
-    names = a.model.id.split("/")[-1], b.model.id.split("/")[-1]
+    names = _short_name(a.model), _short_name(b.model)
     return names if names[0] != names[1] else (f"A ({names[0]})", f"B ({names[1]})")
+
+
+def _short_name(model: ModelInfo) -> str:
+    """A model of the Hub goes by its name without the owner; of a folder the last part alone may be just "model"."""
+    return model.id.split("/")[-1] if model.source == model.id else model.id
 
 
 def _caveats(a: Report, b: Report) -> list[str]:

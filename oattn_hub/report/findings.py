@@ -72,10 +72,10 @@ def headline(found: Answer, named: bool = True) -> str:
     if not removal.heads:
         return f"None of the {total} heads can go within the budget that was asked for."
     start = f"{len(removal.heads)} of {total} heads can go"
-    return f"{start} {_at_a_cost(removal)}{': ' + name_heads(removal.heads) if named else ''}."
+    return f"{start} {at_a_cost(removal)}{': ' + name_heads(removal.heads) if named else ''}."
 
 
-def _at_a_cost(removal: Removal) -> str:
+def at_a_cost(removal: Removal) -> str:
     """Ends a sentence: the cost, who measured it and on what it holds."""
     cost = removal.cost
     if not cost:

@@ -93,7 +93,7 @@ def _words(report: Report, found: Answer) -> dict[str, Any]:
         "cost_words": words.cost_words(found.removal) if found.removal else [],
         "unsure": [head for head, verdict in found.verdicts.items() if verdict == UNSURE],
         "unsure_words": words.unsure_words(found),
-        "prices": [price for price in found.prices if price.bound is not None],
+        "prices": found.further,
         "tolerance": TOLERANCE,
         "metric": section.metrics[0].title if section else None,
         "has_cost": bool(found.alone),

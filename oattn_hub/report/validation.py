@@ -6,15 +6,19 @@ less than losing heads drawn at random?
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from oattn_hub.errors import InvalidInput
 from oattn_hub.records import Head, JsonRecord
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+    from oattn_hub.report.report import Report
 
 #: The name of the domain that the report itself was measured on.
 OWN = "the report's own data"
@@ -143,6 +147,17 @@ class RemovalTrial(JsonRecord):
     def verdict(self) -> Verdict:
         """Whether the lowest heads cost less or more than random ones, if that can be told."""
         return "less" if self.high < 0 else "more" if self.low > 0 else "undecided"
+
+
+def removable_counts(remove: Sequence[int], report: Report) -> list[int]:
+    """The numbers of heads to remove in order, after refusing those that a group does not have to spare."""
+    counts = sorted(set(remove))
+    most = min(group.n_heads for group in report.groups.values()) - 1
+    if not counts or counts[0] < 1 or counts[-1] > most:
+        raise InvalidInput(
+            f"remove is {list(remove)}; give numbers of heads from 1 to {most}, one less than there are."
+        )
+    return counts
 
 
 @dataclass(frozen=True)

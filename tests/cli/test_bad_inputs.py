@@ -68,7 +68,7 @@ BAD = {
         "FILE --out x --engine slurm", "FILE --out x --engine hf-jobs", "FILE --out x --dry-run",
     ],
     "adapters": [
-        "--explain ./nowhere", "--explain EMPTYDIR",
+        "--explain ./nowhere", "--explain EMPTYDIR", "nothing-is-called-this",
     ],
     "heads": [
         "nowhere", "FULL", "FILE",

@@ -223,6 +223,26 @@ def test_the_card_of_a_searched_checkpoint_says_what_was_verified(tmp_path: Path
     assert "`oattn prune REPORT --budget 0.01 --metric loss`" in card.text
 
 
+def test_the_first_sentence_of_a_checkpoint_says_the_cost_and_the_lengths_it_holds_for(tmp_path: Path) -> None:
+    common = {"metric": "loss", "title": "loss a token", "before": 4.0, "inputs": "b" * 64, "verified_on": "text"}
+    looks = [
+        {**common, "after": 4.01, "increase": 0.0025, "low": 0.0, "high": 0.006, "upper": 0.005, "n_inputs": 9,
+         "tokens": 128},
+        {**common, "after": 4.02, "increase": 0.005, "low": 0.0, "high": 0.011, "upper": 0.009, "n_inputs": 9,
+         "tokens": 512},
+    ]  # fmt: skip
+    how = {"max_loss_increase": 0.01, "metric": "loss", "unit_of_budget": "1 %", "verifications": 2}
+    cost = {**looks[0], "lengths": looks}
+    text = checkpoint_card(tmp_path, score="search", chosen_by=how, evaluations=7, cost=cost).text
+    first = text[: text.index("## Load it")]
+    assert "at a cost of at most 0.9 % (measured, 95 %; loss a token, at 128 and 512 tokens)." in first
+    assert "| loss a token, at 128 tokens | 4 | 4.01 |" in text
+    assert "| loss a token, at 512 tokens | 4 | 4.02 |" in text
+    assert text.count("95 % interval over inputs 0.00 % to 0.60 %") == 1  # the same cost was told twice
+    unmeasured = checkpoint_card(tmp_path, score="haar", chosen_by={"fraction": 0.25}, evaluations=0, cost=None).text
+    assert "(25.0 %), by a plan whose cost was not measured." in unmeasured
+
+
 def test_the_card_of_a_checkpoint_shows_what_it_costs(tmp_path: Path, evaluation: EvaluationSection) -> None:
     cost = {"metric": "divergence", "title": "divergence", "before": 3e-8, "after": 0.02, "inputs": "b" * 64}
     chosen = {"score": "haar", "chosen_by": {"fraction": 0.25}, "evaluations": 9, "cost": cost}

@@ -87,6 +87,14 @@ def test_the_bound_is_that_of_the_costliest_length(measured_report: Report) -> N
     assert "at a cost of at most 0.9 % (measured, 95 %; loss, at 128 and 512 tokens)" in report.findings()[0]
 
 
+def test_more_can_go_names_larger_sets_only(measured_report: Report) -> None:
+    """A plan of 6 heads at 0.01 stood above "more can go for a higher cost: 2 heads, 0.012"."""
+    assert [len(price.heads) for price in answer(measured_report).further] == [5, 7, 10, 12, 14]
+    cost = {"metric": "divergence", "title": "KL", "increase": 0.008, "low": 0.0, "high": 0.01}
+    planned = measured_report.with_plan(_plan([(0, head) for head in range(6)], **cost))
+    assert [len(price.heads) for price in answer(planned).further] == [7, 10, 12, 14]
+
+
 # ---------------------------------------------------------------- how sure a cost alone is
 
 

@@ -100,6 +100,13 @@ def test_folders_can_be_compared_and_the_page_is_about_both(
     assert any("none of them moved" in finding for finding in comparison.findings)
 
 
+def test_a_model_from_a_folder_keeps_the_name_that_tells_it_apart(report: Report) -> None:
+    """It was called just "model", which is what the folder inside a wheel is called."""
+    local = replace(report, model=replace(report.model, id="some_wheel/model", source="/somewhere/some_wheel/model"))
+    compared = oh.compare(report, local)
+    assert (compared.name_a, compared.name_b) == ("tiny-model", "some_wheel/model")
+
+
 def test_quantiles_of_different_number_are_refused() -> None:
     with pytest.raises(InvalidInput, match="5 and 6 quantiles"):
         geometry_distance(np.zeros(5), np.zeros(6))

@@ -8,6 +8,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from itertools import combinations
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -394,6 +395,24 @@ def test_nothing_is_cut_off(visit: Callable[..., Visit], measured_file: Path, wi
     assert hidden == []
     assert page.locator("#before").bounding_box()["width"] > 200
     assert seen.problems == []
+
+
+def test_no_words_lie_over_others_on_a_phone(
+    visit: Callable[..., Visit], measured_report: Report, tmp_path: Path
+) -> None:
+    """A cost's interval lay over the name of its strip, and the title of the colours over their ends."""
+    section = measured_report.evaluation
+    assert section is not None
+    scores = tuple(replace(score, low=score.values, high=score.values) for score in section.scores)
+    report = measured_report.with_evaluation(replace(section, scores=scores))
+    page = visit(report.write_page(tmp_path / "report.html"), "#2-2", width=390).page
+    for place in ("#strips svg", "#map svg"):
+        for drawing in page.locator(place).all():
+            boxes = [text.bounding_box() for text in drawing.locator("text").all()]
+            for one, other in combinations(boxes, 2):
+                wide = min(one["x"] + one["width"], other["x"] + other["width"]) - max(one["x"], other["x"])
+                high = min(one["y"] + one["height"], other["y"] + other["height"]) - max(one["y"], other["y"])
+                assert min(wide, high) <= 3, (place, one, other)
 
 
 def test_without_javascript_the_answer_and_the_tables_are_there(

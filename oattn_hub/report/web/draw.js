@@ -89,8 +89,9 @@ function colourBar(root, x, top, height, colour, low, high, title) {
     root.append(svg("rect", { x, y, width: 10, height: height / steps + 0.6, fill: css(colour((i + 0.5) / steps)) }));
   }
   root.append(svg("text", { x: x + 14, y: top + 9 }, shorter(high)), svg("text", { x: x + 14, y: top + height }, shorter(low)));
-  const middle = top + height / 2;
-  root.append(svg("text", { x: x + 22, y: middle, "text-anchor": "middle", transform: `rotate(90 ${x + 22} ${middle})`, class: "title" }, title));
+  // beside the two numbers where it does not fit between them
+  const middle = top + height / 2, right = x + (height < 6 * title.length + 30 ? 48 : 22);
+  root.append(svg("text", { x: right, y: middle, "text-anchor": "middle", transform: `rotate(90 ${right} ${middle})`, class: "title" }, title));
 }
 
 // ---------------------------------------------------------------- the tooltip

@@ -102,17 +102,18 @@ function strip(group, head, name, title, { log = false, interval = null, line = 
   if (!known.length || Number.isNaN(values[head])) return null;
   const width = Math.max(220, element("strips").clientWidth), high = Math.max(...known, 1e-9);
   const low = log ? Math.max(Math.min(...known), high / 1e4) : Math.min(...known);
-  const x = (log ? logarithmic : linear)([low, high], [6, width - 6]), root = svg("svg", { width, height: 44, class: "strip" });
+  const x = (log ? logarithmic : linear)([low, high], [6, width - 6]), narrow = interval && width < 400;
+  const root = svg("svg", { width, height: narrow ? 58 : 44, class: "strip" }), marks = svg("g", narrow ? { transform: "translate(0 14)" } : {});
   root.append(svg("text", { x: 0, y: 12, class: "title" }, title));
   const said = interval ? `${short(values[head])} (95 %: ${short(group[interval[0]].values[head])} to ${short(group[interval[1]].values[head])})` : short(values[head]);
-  root.append(svg("text", { x: width, y: 12, "text-anchor": "end", class: "value" }, said));
-  known.forEach((value) => root.append(svg("line", { x1: x(value), x2: x(value), y1: 22, y2: 36, class: "tick" })));
+  root.append(svg("text", narrow ? { x: 0, y: 28, class: "value" } : { x: width, y: 12, "text-anchor": "end", class: "value" }, said), marks);
+  known.forEach((value) => marks.append(svg("line", { x1: x(value), x2: x(value), y1: 22, y2: 36, class: "tick" })));
   if (line && line > low && line < high) {
-    root.append(svg("line", { x1: x(line), x2: x(line), y1: 18, y2: 40, class: "limit" }));
+    marks.append(svg("line", { x1: x(line), x2: x(line), y1: 18, y2: 40, class: "limit" }));
   }
   const inside = (end) => Math.min(width, Math.max(0, x(group[end].values[head])));
-  if (interval) root.append(svg("line", { x1: inside(interval[0]), x2: inside(interval[1]), y1: 29, y2: 29, class: "interval" }));
-  root.append(svg("circle", { cx: x(values[head]), cy: 29, r: 5, class: "here" }));
+  if (interval) marks.append(svg("line", { x1: inside(interval[0]), x2: inside(interval[1]), y1: 29, y2: 29, class: "interval" }));
+  marks.append(svg("circle", { cx: x(values[head]), cy: 29, r: 5, class: "here" }));
   return root;
 }
 
