@@ -48,6 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=0, help="of inputs, random signs and bootstrap (0)")
     parser.add_argument("--variant", choices=("cut", "masked"), default="cut", help="masked keeps the original shape")
     parser.add_argument("--out", type=Path, help="folder for the checkpoint; without it only the plan is made")
+    parser.add_argument("--max-shard-size", help="the most that a file of weights holds, e.g. 1GB (5GB)")
     parser.add_argument("--no-verify", action="store_true", help="do not load the checkpoint again and compare")
     parser.add_argument("--plan", type=Path, help="also write the plan as JSON")
     add_permission_arguments(parser)
@@ -189,7 +190,9 @@ def _cut(args: argparse.Namespace, plan: Any) -> dict[str, Any]:
 
     evaluation = None if args.report.is_file() else Report.load(args.report).evaluation
     pruned = plan.apply(args.model, evaluation=evaluation, **loading_options(args))
-    pruned.save_pretrained(args.out, variant=args.variant, verify=not args.no_verify)
+    pruned.save_pretrained(
+        args.out, variant=args.variant, verify=not args.no_verify, max_shard_size=args.max_shard_size
+    )
     if not args.json:
         console().print(str(pruned.result), markup=False)
     result: dict[str, Any] = pruned.result.to_json()

@@ -21,7 +21,7 @@ from oattn_hub.files.documents import (
     write_json,
     write_sealed,
 )
-from oattn_hub.files.fingerprints import fingerprint, sha256_file
+from oattn_hub.files.fingerprints import fingerprint, joint_fingerprint, sha256_file
 from oattn_hub.files.locks import folder_lock
 from oattn_hub.files.names import exists_here, is_folder, safe_name
 from oattn_hub.files.tensors import TensorEntry, TensorHeader, read_header, read_tensors, write_tensors
@@ -32,6 +32,7 @@ __all__ = [
     "atomic_path",
     "exists_here",
     "fingerprint",
+    "joint_fingerprint",
     "folder_lock",
     "is_folder",
     "parse_json",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,11 @@ def fingerprint(*parts: Any) -> str:
     >>> fingerprint("a", 1) == fingerprint("a", 1) != fingerprint("a", 2)
     True
     """
+    return joint_fingerprint(parts)
+
+
+def joint_fingerprint(parts: Iterable[Any]) -> str:
+    """:func:`fingerprint` of parts that need not all be in memory at once."""
     digest = hashlib.sha256()
     for part in parts:
         if isinstance(part, bytes):

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
-from oattn_hub.files import exists_here, fingerprint, is_folder, sha256_file
+from oattn_hub.files import exists_here, fingerprint, is_folder, joint_fingerprint, sha256_file
 from oattn_hub.files.front_matter import card_metadata
 from oattn_hub.tokens import default_token
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import nn
 
 _HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*", re.ASCII)
 _WEIGHTS = ("*.safetensors", "*.gguf", "*.bin")
@@ -45,26 +45,20 @@ def content_fingerprint(folder: Path) -> str:
 
 def weights_fingerprint(model: nn.Module) -> str:
     """SHA-256 of the weights of a module that came without a name."""
+    return joint_fingerprint(_identity(model))
+
+
+def _identity(model: nn.Module) -> Iterator[Any]:
+    """The class, and every weight by name, one at a time."""
     from torch import Tensor
 
-    parts: list[Any] = [type(model).__qualname__]
-    for name, value in model.state_dict().items():
-        known = _with_values(model, name, value) if isinstance(value, Tensor) else None  # else packed (quantised)
-        parts += [name, str(value) if known is None else known.detach().cpu().float().numpy()]
-    return fingerprint(*parts)
+    from oattn_hub.models.offloaded import StoredState
 
-
-def _with_values(model: nn.Module, name: str, weight: Tensor) -> Tensor | None:
-    """The weight itself, or what accelerate keeps of it on the disk or elsewhere; None if it has no values."""
-    if not weight.is_meta:
-        return weight
-    owner, _, last = name.rpartition(".")
-    hook = getattr(model.get_submodule(owner), "_hf_hook", None)
-    for part in getattr(hook, "hooks", (hook,)):
-        kept = getattr(part, "weights_map", None)
-        if kept is not None:
-            return cast("Tensor", kept[last])
-    return None
+    yield type(model).__qualname__
+    for name, value in StoredState(model).items():
+        known = isinstance(value, Tensor) and not value.is_meta  # else packed (quantised), or without values
+        yield name
+        yield value.detach().cpu().float().numpy() if known else str(value)
 
 
 def batch_fingerprint(*batches: Mapping[str, Any]) -> str:

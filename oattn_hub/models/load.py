@@ -30,6 +30,7 @@ from oattn_hub.records import OPTIONS_FROM_FILES, PRUNING_KEY, ModelInfo
 from oattn_hub.tokens import default_token
 
 PERMISSIONS = ("trust_remote_code", "allow_pickle", "token", "cache_dir", "local_files_only")
+PLACES = ("device", "device_map", "dtype", "offload_folder")
 _PRUNED_FILES = ["*.json", "*.jinja", "*.model", "*.safetensors", "*.txt"]
 
 
@@ -200,14 +201,16 @@ def _given_processor(tokenizer: Any, processor: Any) -> Any:
 def load_again(info: ModelInfo, **permissions: Any) -> LoadedModel:
     """Load the model that a report or a plan names.
 
-    A file says which model it is and never what may be done to load it: that is what only the caller may grant.
+    A file says which model it is and never what may be done to load it: that is what only the caller may grant. Nor
+    does it say where the model is put, since the next machine is another one.
 
     Args:
         info: The model's identity, with a ``source``.
-        permissions: Those of :func:`load_model` named in ``PERMISSIONS``.
+        permissions: Those of :func:`load_model` named in ``PERMISSIONS`` and ``PLACES``.
     """
-    if unknown := sorted(set(permissions) - set(PERMISSIONS)):
-        raise InvalidInput(f"Unknown options {unknown}; for loading the model there are {', '.join(PERMISSIONS)}.")
+    known = (*PERMISSIONS, *PLACES)
+    if unknown := sorted(set(permissions) - set(known)):
+        raise InvalidInput(f"Unknown options {unknown}; for loading the model there are {', '.join(known)}.")
     return load_model(str(info.source), **info.loading_options, **permissions)
 
 
@@ -244,7 +247,8 @@ def _load_pruned_repo(request: _Request) -> LoadedModel:
     from huggingface_hub import snapshot_download
 
     options: dict[str, Any] = request.hub_options
-    loaded = _load_pruned(Path(snapshot_download(request.source, allow_patterns=_PRUNED_FILES, **options)))
+    folder = snapshot_download(request.source, allow_patterns=_PRUNED_FILES, **options)
+    loaded = _load_pruned(Path(folder), request.placement)
     info = replace(loaded.info, id=request.source, revision=request.revision, source=request.source)
     return replace(loaded, info=info)
 
@@ -255,7 +259,7 @@ def _load_folder(folder: Path, request: _Request) -> LoadedModel:
         screen_folder(folder, {})  # an adapter without its model is explained there
     config = read_json(folder / "config.json") if request.gguf_file is None else {}
     if PRUNING_KEY in config:
-        return _load_pruned(folder)
+        return _load_pruned(folder, request.placement)
     if _is_timm_config(config):
         model = load_timm_folder(folder, request.allow_pickle)
         return _describe(model, None, public_name(str(folder)), content_fingerprint(folder), str(folder), request)
@@ -263,13 +267,13 @@ def _load_folder(folder: Path, request: _Request) -> LoadedModel:
     return _load_transformers(request)
 
 
-def _load_pruned(folder: Path) -> LoadedModel:
+def _load_pruned(folder: Path, placement: Placement) -> LoadedModel:
     from oattn_hub.pruning import load_pruned
 
     if not any(folder.glob("*.safetensors")):
         raise LoadError(f"{folder} is a pruned checkpoint without safetensors. Save or download it again.")
     with _quiet():
-        loaded: Any = load_pruned(folder)
+        loaded: Any = load_pruned(folder, **placement.transformers_options)
     model = loaded if isinstance(loaded, nn.Module) else loaded.model
     library = _library(model)
     processor = None

@@ -13,7 +13,7 @@ from oattn_hub.progress import Progress, silent
 from oattn_hub.pruning.bounds import LEVEL, upper_bound
 from oattn_hub.pruning.compensate import KINDS, Compensator, Kind, Refits
 from oattn_hub.pruning.evaluation import Evaluator, increase_interval
-from oattn_hub.pruning.plain import check_in_memory
+from oattn_hub.pruning.plain import check_values
 from oattn_hub.pruning.roles import Roles, context_lengths, share_out
 from oattn_hub.pruning.search import Effort, Meter
 from oattn_hub.pruning.sites import adapter_of, weights_fingerprint
@@ -73,7 +73,7 @@ class Bench:
         self.loaded, self.question = loaded, question
         self.adapter: Adapter = adapter_of(loaded.model, question.adapter)
         self.sites: Sequence[AttentionSite] = self.adapter.sites
-        check_in_memory(self.sites)
+        check_values(self.sites)
         self.lengths = context_lengths(loaded, question.data, question.tokens, question.lengths)
         self.roles: Roles = share_out(
             loaded, question.data, question.calibration, question.inputs, self.lengths, question.seed

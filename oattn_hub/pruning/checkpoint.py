@@ -16,6 +16,7 @@ weights zero: it is no smaller, and every tool that reads the original reads it.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -25,14 +26,15 @@ import torch
 from oattn_hub import __version__
 from oattn_hub.errors import FormatError, InvalidInput, OattnError, SurgeryError
 from oattn_hub.files import read_json, sha256_file, storage_errors, write_json, write_sealed, write_text
+from oattn_hub.models.offloaded import StoredState, is_offloaded
 from oattn_hub.pruning import portable
 from oattn_hub.pruning.belongings import base_card, copy_belongings
-from oattn_hub.pruning.manifest import WEIGHTS
 from oattn_hub.pruning.modeling_file import auto_map, timm_source, transformers_source, written_type
 from oattn_hub.pruning.proof import prove
 from oattn_hub.pruning.pruned import PrunedModel
 from oattn_hub.pruning.reload import fresh_timm
 from oattn_hub.pruning.served import served_classes
+from oattn_hub.pruning.shards import remove_shards, shard_size, write_shards
 from oattn_hub.pruning.stock import stock_model
 from oattn_hub.pruning.surgery import CutList
 from oattn_hub.records import MANIFEST, PRUNING_KEY
@@ -41,6 +43,7 @@ MODELING = "modeling_pruned.py"
 EVALUATION = "evaluation.json"
 VARIANTS = ("cut", "masked")
 _HASHED = (".safetensors", ".json", ".py")
+_ANY_SIZE = 10**18
 
 
 def save_checkpoint(
@@ -50,6 +53,7 @@ def save_checkpoint(
     model_args: Mapping[str, Any] | None = None,
     verify: bool = True,
     allow_empty: bool = False,
+    max_shard_size: int | str | None = None,
 ) -> Path:
     """Write a pruned model to ``folder``, load it again with and without oattn_hub, and return the folder.
 
@@ -61,6 +65,8 @@ def save_checkpoint(
         verify: compare what the folder loads to with the model in memory; without it the manifest and the card say
             that nothing was verified.
         allow_empty: also save a plan that removes no head.
+        max_shard_size: the most that one file of weights holds, such as ``"1GB"``; None is 5 GB, and about a layer for
+            a model that accelerate has offloaded, of which no more than a file is in memory.
     """
     if variant not in VARIANTS:
         raise InvalidInput(f"variant is {variant!r}; choose from {', '.join(VARIANTS)}.")
@@ -74,6 +80,8 @@ def save_checkpoint(
             "The output projections of this model got a bias that the original does not have, so it has no masked "
             "variant. Save variant='cut', or apply the plan with compensate=False."
         )
+    if is_offloaded(pruned.model):
+        _check_offloaded(pruned, folder, variant)
     stock, reason = stock_model(pruned) if variant == "cut" and pruned.cuts["sites"] else (None, "")
     manifest = {
         "schema": 1,
@@ -90,8 +98,9 @@ def save_checkpoint(
         "cuts": pruned.cuts if stock is not None else None,
         "verified": None,
     }
-    state = pruned.model.state_dict() if variant == "cut" else inflate(pruned.model.state_dict(), pruned.cuts)
-    writer = _Writer(pruned, folder, manifest, state, stock, dict(model_args or {}))
+    state = StoredState(pruned.model) if variant == "cut" else inflate(pruned.model.state_dict(), pruned.cuts)
+    largest = max_shard_size or shard_size(pruned)
+    writer = _Writer(pruned, folder, manifest, state, stock, dict(model_args or {}), largest)
     try:
         writer.write()
         if verify:
@@ -102,6 +111,21 @@ def save_checkpoint(
     return folder
 
 
+def _check_offloaded(pruned: PrunedModel, folder: Path, variant: str) -> None:
+    """Refuse what an offloaded model cannot be saved as, or where its own weights are read from."""
+    if variant == "masked":
+        raise InvalidInput(
+            "The masked variant has the original's shape, which an offloaded model no longer has at hand. Save "
+            "variant='cut', or load the model without offloading."
+        )
+    source = pruned.loaded.source
+    if source is not None and Path(source).is_dir() and Path(source).resolve() == folder.resolve():
+        raise InvalidInput(
+            f"{folder} holds the weights that the offloaded model is read from, so it cannot be saved there. Name "
+            "another folder."
+        )
+
+
 class _Writer:
     """One checkpoint on its way to disk."""
 
@@ -110,12 +134,13 @@ class _Writer:
         pruned: PrunedModel,
         folder: Path,
         manifest: dict[str, Any],
-        state: dict[str, torch.Tensor],
+        state: Mapping[str, torch.Tensor],
         stock: Any,
         model_args: dict[str, Any],
+        largest: int | str,
     ) -> None:
         self.pruned, self.folder, self.manifest, self.state = pruned, folder, manifest, state
-        self.stock, self.model_args = stock, model_args
+        self.stock, self.model_args, self.largest = stock, model_args, largest
         self._before = _file_states(folder)
 
     def write(self, own_names: bool = False) -> None:
@@ -123,10 +148,14 @@ class _Writer:
         self.folder.mkdir(parents=True, exist_ok=True)
         for name in (MANIFEST, MODELING):  # of an earlier save
             (self.folder / name).unlink(missing_ok=True)
+        remove_shards(self.folder)
         if self.pruned.loaded.library == "transformers":
             self._write_transformers(own_names)
         else:
-            _save_module(self.pruned, self.folder, self.state, self.manifest["variant"], self.model_args)
+            _write_config(self.pruned, self.folder, self.manifest["variant"], self.model_args)
+            # timm reads its own models out of one file
+            whole = self.pruned.loaded.library == "timm" and self.manifest["variant"] == "masked"
+            write_shards(self.state, self.folder, _ANY_SIZE if whole else self.largest)
         if self.pruned.loaded.processor is not None:
             self.pruned.loaded.processor.save_pretrained(self.folder)
         belongings = copy_belongings(self.pruned.loaded, self.folder)
@@ -167,15 +196,18 @@ class _Writer:
 
     def _write_transformers(self, own_names: bool) -> None:
         if self.stock is not None:
-            self.stock.save_pretrained(self.folder)
+            self.stock.save_pretrained(self.folder, max_shard_size=self.largest)
             return
         model: Any = self.pruned.model
         # The key is written by us below, into the cut variant only.
         cuts = model.config.__dict__.pop(PRUNING_KEY, self.pruned.cuts)
         try:
-            options = {"save_original_format": False} if own_names else {}
-            with storage_errors(self.folder):
-                model.save_pretrained(self.folder, state_dict=dict(self.state), **options)  # which it empties
+            options: dict[str, Any] = {"save_original_format": False} if own_names else {}
+            # transformers empties the dict, and reads what is offloaded by itself, one file at a time
+            state = model.state_dict() if isinstance(self.state, StoredState) else dict(self.state)
+            with storage_errors(self.folder), warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "Attempting to save a model with offloaded modules")
+                model.save_pretrained(self.folder, state_dict=state, max_shard_size=self.largest, **options)
         except OattnError:
             raise
         except Exception as error:  # a config that its own class no longer accepts
@@ -220,11 +252,8 @@ def inflate(state: Mapping[str, torch.Tensor], cuts: CutList) -> dict[str, torch
     return full
 
 
-def _save_module(
-    pruned: PrunedModel, folder: Path, state: Mapping[str, torch.Tensor], variant: str, model_args: dict[str, Any]
-) -> None:
-    from safetensors.torch import save_file
-
+def _write_config(pruned: PrunedModel, folder: Path, variant: str, model_args: dict[str, Any]) -> None:
+    """The config, and the code where it needs some, of a model that is not transformers'."""
     config: dict[str, Any] = {"oattn_class": type(pruned.model).__qualname__}
     if pruned.loaded.library == "timm":
         config = _timm_config(pruned.model, model_args)
@@ -234,8 +263,6 @@ def _save_module(
         if pruned.loaded.library == "timm":
             write_text(folder / MODELING, timm_source())
     write_json(folder / "config.json", config)
-    # copies, since safetensors refuses tensors that share memory (tied weights)
-    save_file({name: tensor.contiguous().clone() for name, tensor in state.items()}, folder / WEIGHTS, {"format": "pt"})
 
 
 def _timm_config(model: Any, model_args: dict[str, Any]) -> dict[str, Any]:

@@ -139,4 +139,30 @@ def load_weights(model: nn.Module, state: dict[str, torch.Tensor]) -> nn.Module:
     return model
 
 
-TRAVELLING = (check_cuts, planned_heads, check_keys, check_files, expect_all_keys, check_values, load_weights)
+def read_weights(folder: Any) -> dict[str, torch.Tensor]:
+    """All weights of a folder, out of one file or of those that its index names."""
+    from pathlib import Path
+
+    from safetensors.torch import load_file
+
+    index = Path(folder) / "model.safetensors.index.json"
+    if not index.is_file():
+        return load_file(Path(folder) / "model.safetensors")
+    found: dict[str, torch.Tensor] = {}
+    for name in sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())):
+        if Path(name).name != name:
+            raise ValueError(f"The index names {name!r}, which is no file of its own. Download or save it again.")
+        found |= load_file(Path(folder) / name)
+    return found
+
+
+TRAVELLING = (
+    check_cuts,
+    planned_heads,
+    check_keys,
+    check_files,
+    expect_all_keys,
+    check_values,
+    load_weights,
+    read_weights,
+)

@@ -18,7 +18,7 @@ MiniLM and SmolLM2 one sweep was as good as two or three in a trial by hand, so 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -29,8 +29,17 @@ from torch import nn
 
 from oattn_hub.adapters import AttentionSite
 from oattn_hub.errors import InvalidInput
+from oattn_hub.models.offloaded import is_offloaded, replaced_weight, set_aside
 from oattn_hub.pruning.masks import masked_sites
-from oattn_hub.pruning.projections import bias_owner, is_matrix, matrix, places, projection, write
+from oattn_hub.pruning.projections import (
+    bias_owner,
+    is_matrix,
+    matrix,
+    output_owner,
+    places,
+    projection,
+    rewritten,
+)
 from oattn_hub.pruning.sites import Head, heads_of
 from oattn_hub.pruning.stacks import SIZE, stacks
 from oattn_hub.pruning.tasks import without_labels
@@ -48,6 +57,13 @@ STRENGTHS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 _TRIED, _WIDE = 3, 512
 SWEEPS = 1
 Batch = Mapping[str, torch.Tensor]
+# where the matrices of a layer are kept: of a model that does not fit into memory, outside of it
+Keep = Callable[[torch.Tensor], torch.Tensor]
+
+
+def as_it_is(value: torch.Tensor) -> torch.Tensor:
+    """In memory."""
+    return value
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,11 +89,11 @@ class Moments:
     ``half`` holds the sums of every other stack of inputs, so that a solution for one half can be tried on the other.
     """
 
-    def __init__(self, features: int, halved: bool = True) -> None:
+    def __init__(self, features: int, halved: bool = True, keep: Keep = as_it_is) -> None:
         self.total, self.count = 0.0, 0
         self.x, self.z = (torch.zeros(features, dtype=torch.float64) for _ in range(2))
-        self.xx, self.xz = (torch.zeros(features, features, dtype=torch.float64) for _ in range(2))
-        self.half = Moments(features, halved=False) if halved else None
+        self.xx, self.xz = (keep(torch.zeros(features, features, dtype=torch.float64)) for _ in range(2))
+        self.half = Moments(features, False, keep) if halved else None
         self.stacks = 0
 
     def add(self, x: torch.Tensor, z: torch.Tensor, weights: torch.Tensor) -> None:
@@ -254,14 +270,15 @@ class Compensator:
 
     def solve(self, moments: Mapping[str, Moments], heads: Collection[Head]) -> dict[str, Refit]:
         """One solution a layer that loses heads, from sums that were taken before."""
-        found = {}
+        found, keep = {}, keeping(self.loaded)
         for site in self.sites:
             removed = heads_of(site.layer, heads)
             if not removed or site.turn or site.module_name not in moments:
                 continue
             kept = places(site, set(range(site.n_heads)) - set(removed))
             solve = bias_only if self.kind == "bias" else partial(ridge, strength=self.strength_of(site))
-            found[site.module_name] = solve(moments[site.module_name], matrix(site), kept, with_shift=self.shifts(site))
+            refit = solve(moments[site.module_name], matrix(site), kept, with_shift=self.shifts(site))
+            found[site.module_name] = replace(refit, weight=keep(refit.weight))
         return found
 
 
@@ -280,20 +297,31 @@ def collect(
 ) -> dict[str, Moments]:
     """Sums over the inputs for every module: x without ``heads`` and with ``refits``, z of the model as it is."""
     found: dict[str, Moments] = {}
+    keep = keeping(loaded)
+
+    def add(stack: Batch, site: AttentionSite, then: _Seen, now: _Seen | None = None) -> None:
+        if is_matrix(site):
+            rows = then.rows
+            if site.module_name not in found:
+                found[site.module_name] = Moments(rows.shape[-1], keep=keep)
+            found[site.module_name].add(rows if now is None else now.rows, rows, then.weights(stack))
+
     for stack, _ in stacks(loaded, inputs, max(1, min(SIZE, len(inputs) // 4))):  # at least 4, for two halves
+        if not heads:  # layer by layer, while the model runs
+            _watch(loaded, sites, stack, partial(add, stack))
+            continue
         then = _run(loaded, sites, stack)
-        if heads:
-            with refitted(sites, refits or {}), masked_sites(loaded.model, sites, heads):
-                now = _run(loaded, sites, stack)
-        else:
-            now = then
+        with refitted(sites, refits or {}), masked_sites(loaded.model, sites, heads):
+            now = _run(loaded, sites, stack)
         for site in sites:
-            layer = site.layer
-            if layer in now and layer in then and is_matrix(site):
-                sums = found.setdefault(site.module_name, Moments(then[layer].features.shape[-1]))
-                rows = then[layer].rows
-                sums.add(rows if now is then else now[layer].rows, rows, then[layer].weights(stack))
+            if site.layer in now and site.layer in then:
+                add(stack, site, then[site.layer], now[site.layer])
     return found
+
+
+def keeping(loaded: LoadedModel) -> Keep:
+    """Where the sums and the refits of a model's layers are kept."""
+    return set_aside if is_offloaded(loaded.model) else as_it_is
 
 
 @dataclass(eq=False)
@@ -321,13 +349,21 @@ class _Seen:
 
 def _run(loaded: LoadedModel, sites: Sequence[AttentionSite], batch: Batch) -> dict[int, _Seen]:
     """One forward call: the heads' outputs of every layer."""
-    streams: dict[int, torch.Tensor] = {}
     seen: dict[int, _Seen] = {}
+    _watch(loaded, sites, batch, lambda site, one: seen.update({site.layer: one}))
+    return seen
+
+
+def _watch(
+    loaded: LoadedModel, sites: Sequence[AttentionSite], batch: Batch, take: Callable[[AttentionSite, _Seen], None]
+) -> None:
+    """One forward call: hand over the heads' outputs of every layer when it has run."""
+    streams: dict[int, torch.Tensor] = {}
 
     def see(site: AttentionSite, features: torch.Tensor, output: torch.Tensor) -> None:
         # Torch's own attention has tokens first and contexts second: its rows are not the stream's.
         stream = streams.get(id(_block(loaded.model, site))) if site.output_module is not None else None
-        seen[site.layer] = _Seen(features.detach(), output.detach(), stream)
+        take(site, _Seen(features.detach(), output.detach(), stream))
 
     with ExitStack() as stack, torch.no_grad():
         stack.enter_context(watched_projections(loaded.model, sites, see))
@@ -336,7 +372,6 @@ def _run(loaded: LoadedModel, sites: Sequence[AttentionSite], batch: Batch) -> d
         }.items():
             stack.enter_context(_watched_stream(block, width, streams))
         loaded.forward(without_labels(batch))
-    return seen
 
 
 def streams_around(
@@ -385,24 +420,15 @@ def refitted(sites: Sequence[AttentionSite], refits: Refits) -> Iterator[None]:
 
 @contextmanager
 def _refitted_module(site: AttentionSite, refit: Refit) -> Iterator[None]:
-    before = matrix(site)
-    owner = bias_owner(site)
-    bias = getattr(owner, "bias", None)
-    old_bias = None if bias is None else bias.detach().clone()
-    handle = None
-    try:
-        write(site, refit.weight)
-        if refit.shift is not None and bias is not None:
-            bias.data.add_(refit.shift.to(bias))
-        elif refit.shift is not None and owner is not None:
-            handle = owner.register_forward_hook(partial(_add_shift, refit.shift))
+    owner, shift = bias_owner(site), refit.shift
+    with ExitStack() as stack:
+        stack.enter_context(replaced_weight(*output_owner(site), rewritten(site, refit.weight)))
+        if shift is not None and owner is not None:
+            if getattr(owner, "bias", None) is not None:
+                stack.enter_context(replaced_weight(owner, "bias", lambda bias: bias + shift.to(bias)))
+            else:
+                stack.callback(owner.register_forward_hook(partial(_add_shift, shift)).remove)
         yield
-    finally:
-        write(site, before)
-        if bias is not None and old_bias is not None:
-            bias.data.copy_(old_bias)
-        if handle is not None:
-            handle.remove()
 
 
 def _add_shift(shift: torch.Tensor, module: nn.Module, _: Any, output: torch.Tensor) -> torch.Tensor:

@@ -18,7 +18,7 @@ from oattn_hub.models.load import LoadedModel, load_again, load_model
 from oattn_hub.progress import Progress, silent
 from oattn_hub.pruning.compensate import Refits, refitted
 from oattn_hub.pruning.masks import masked_sites
-from oattn_hub.pruning.plain import check_in_memory
+from oattn_hub.pruning.plain import check_values
 from oattn_hub.pruning.scores import Score, Subject, resolve_scores
 from oattn_hub.pruning.sites import Head, weights_fingerprint
 from oattn_hub.pruning.tasks import Metric, Task, find_task
@@ -100,7 +100,7 @@ def evaluate(
     seen, held_out = disjoint_inputs(loaded, calibration, data, calibration_inputs_count, inputs, tokens, seed)
     task = find_task(loaded, held_out)
     subject = Subject(loaded, seen, task, report, adapter, seed)
-    check_in_memory(subject.sites)
+    check_values(subject.sites)
     evaluator = Evaluator(loaded, subject.sites, held_out, task)
     chosen = _computable(resolve_scores(scores), report)
     runs, notes = _score_values(subject, chosen, seeds, progress)

@@ -19,7 +19,7 @@ Fisher information between heads: Kwon et al. 2022 (arXiv 2204.09656), after LeC
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -28,6 +28,7 @@ import torch
 from numpy.typing import NDArray
 
 from oattn_hub.adapters import AttentionSite
+from oattn_hub.models.offloaded import refuse_gradients
 from oattn_hub.pruning.compensate import Compensator, Moments, Refits, refitted
 from oattn_hub.pruning.masks import masked_sites
 from oattn_hub.pruning.projections import matrix, places
@@ -80,9 +81,8 @@ def removals(
     units: Sequence[Unit],
     removed: Collection[Head],
     refits: Refits,
-) -> dict[str, Removal]:
-    """For every module: its projection without the heads that were removed, and the patterns of its units."""
-    found = {}
+) -> Iterator[tuple[str, Removal]]:
+    """Module by module: its projection without the heads that were removed, and the patterns of its units."""
     for site in compensator.sites:
         own = [number for number, unit in enumerate(units) if any(layer == site.layer for layer, _ in unit)]
         if site.turn or site.module_name not in moments or not own:
@@ -96,8 +96,7 @@ def removals(
         inverse = compensator.inverse(site, sums, kept)
         patterns = [_pattern(site, units[number], kept, inverse) for number in own]
         mean = sums.x / sums.total if compensator.shifts(site) else None
-        found[site.module_name] = Removal(weight.float(), mean, own, patterns)
-    return found
+        yield site.module_name, Removal(weight.float(), mean, own, patterns)
 
 
 def _pattern(
@@ -114,13 +113,15 @@ def _pattern(
     return own, full.float()
 
 
-def displaced(found: Mapping[str, Removal], compensator: Compensator, n_units: int) -> Values:
+def displaced(found: Iterable[tuple[str, Removal]], compensator: Compensator, n_units: int) -> Values:
     """(units,) by how much the layers' outputs move when a unit goes and its layer is refitted; no pass is needed.
 
-    The increase of the ridge regression's own error, tr(V[U]' (H^-1[U, U])^-1 V[U]), for each weighted token.
+    The increase of the ridge regression's own error, tr(V[U]' (H^-1[U, U])^-1 V[U]), for each weighted token; infinite
+    for units of layers whose projections cannot be watched.
     """
-    values = np.zeros(n_units)
-    for name, removal in found.items():
+    values, seen = np.zeros(n_units), np.zeros(n_units, dtype=bool)
+    for name, removal in found:
+        seen[removal.units] = True
         sums = compensator.unpruned[name]
         xx = sums.xx / sums.total
         if removal.mean is not None:
@@ -128,7 +129,7 @@ def displaced(found: Mapping[str, Removal], compensator: Compensator, n_units: i
         for number, (rows, pattern) in zip(removal.units, removal.patterns, strict=True):
             moved = pattern.double() @ removal.weight[rows].double()
             values[number] += float((moved * (xx @ moved)).sum()) * sums.total / sums.count
-    return values
+    return np.where(seen, values, np.inf)
 
 
 def fisher(
@@ -142,6 +143,7 @@ def fisher(
 ) -> Values:
     """(samples, units) slopes of every random scalar of every context along every unit's dV."""
     loaded, sites, task, inputs = evaluator.loaded, evaluator.sites, evaluator.task, evaluator.inputs
+    refuse_gradients(loaded.model)
     size = 1 if any(site.output_module is None for site in sites) else _STACK
     rows, start = [], 0
     with refitted(sites, refits), masked_sites(loaded.model, sites, removed):

@@ -10,7 +10,6 @@ from oattn_hub.errors import FormatError
 from oattn_hub.files import read_header, read_json, sha256_file, unsealed
 from oattn_hub.records import MANIFEST, ModelInfo
 
-WEIGHTS = "model.safetensors"
 _KINDS: dict[str, Any] = {
     "variant": str, "library": str, "class": str, "plan": dict, "result": dict, "sha256": dict, "stock": bool,
     "needs_code_because": str, "oattn_hub": str, "base_card": dict, "files": list, "model_type": (str, type(None)),

@@ -7,9 +7,12 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from oattn_hub.adapters import Adapter, AttentionSite
+from oattn_hub.models.offloaded import replaced_weight
+from oattn_hub.pruning.projections import output_owner
 from oattn_hub.pruning.sites import Head, check_heads, head_sites, heads_of
 
 if TYPE_CHECKING:
+    import torch
     from torch import nn
 
 
@@ -97,16 +100,12 @@ def _silencer(site: AttentionSite, heads: Sequence[int]) -> Any:
 @contextmanager
 def _zero_weight(site: AttentionSite, heads: Sequence[int]) -> Iterator[None]:
     """For modules that read their output projection as a parameter: its rows are zero while the block runs."""
-    weight = site.find(site.layout.output.path)
-    before = weight.detach().clone()
-    try:
-        zero_features(site, heads)
+    axis, rows = site.output_tensor[1], site.features(heads)
+
+    def silenced(weight: torch.Tensor) -> torch.Tensor:
+        new = weight.clone()
+        new.movedim(axis, 0)[rows] = 0
+        return new
+
+    with replaced_weight(*output_owner(site), silenced):
         yield
-    finally:
-        weight.data.copy_(before)
-
-
-def zero_features(site: AttentionSite, heads: Sequence[int]) -> None:
-    """Set the output projection's weights of these heads to zero, in place."""
-    weight, axis = site.output_tensor
-    weight.data.movedim(axis, 0)[site.features(heads)] = 0

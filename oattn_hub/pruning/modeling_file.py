@@ -89,7 +89,6 @@ def create_model(folder, **options):
     from pathlib import Path
 
     import timm
-    from safetensors.torch import load_file
 
     config = json.loads((Path(folder) / "config.json").read_text(encoding="utf-8"))
     arguments = {"num_classes": config["num_classes"], **config.get("model_args", {}), **options}
@@ -97,7 +96,7 @@ def create_model(folder, **options):
     manifest = Path(folder) / "oattn_pruned.json"
     check_cuts(config["oattn_pruning"], planned_heads(manifest if manifest.is_file() else None))
     apply_cuts(model, config["oattn_pruning"])
-    return align_weights(load_weights(model, load_file(Path(folder) / "model.safetensors")).eval())
+    return align_weights(load_weights(model, read_weights(folder)).eval())
 '''
 
 

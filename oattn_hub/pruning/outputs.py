@@ -31,6 +31,7 @@ from oattn_hub.adapters import AttentionSite
 from oattn_hub.errors import InvalidInput
 from oattn_hub.geometry import cosine_affinity, flexible_tree, haar_functions, haar_transform
 from oattn_hub.pruning.masks import watched_outputs
+from oattn_hub.pruning.projections import head_rows
 
 if TYPE_CHECKING:
     from oattn_hub.inputs import CalibrationInputs
@@ -120,7 +121,7 @@ def _displacement(site: AttentionSite, features: torch.Tensor, streams: dict[int
     if isinstance(site.output_module, torch.nn.Conv2d):
         features = features.flatten(2).transpose(1, 2)
     features = features.flatten(0, -3).float() if features.dim() > 2 else features.float()[None]
-    weight = site.output_weight.detach().float()
+    weight = head_rows(site).float()
     heads = []
     for head in range(site.n_heads):
         places = site.features([head])

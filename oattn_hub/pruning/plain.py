@@ -1,35 +1,53 @@
-"""Which models can be cut as they are: plain tensors in memory. For the others, what to do first."""
+"""Which models can be cut as they are: plain tensors with values. For the others, what to do first."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
 import torch
+from torch import nn
 
 from oattn_hub.adapters import AttentionSite
+from oattn_hub.adapters.layout import HeadAxis
 from oattn_hub.errors import SurgeryError
+from oattn_hub.models.offloaded import has_values
+
+NO_VALUES = (
+    "{} has no values: the model was only outlined (on the meta device), or offloaded by another tool than accelerate. "
+    "Load it with its weights, and evaluate or prune that."
+)
 
 
 def check_plain(sites: Iterable[AttentionSite]) -> None:
-    """Refuse projections that carry adapters, are quantised, or are not in memory, and say how to get plain ones."""
-    for name, owner in _projections(sites):
-        _check(name, owner, getattr(owner, "weight", owner))
+    """Refuse projections that carry adapters, are quantised, or have no values, and say how to get plain ones."""
+    for site, axis in _projections(sites):
+        found = site.find(axis.path)
+        _check(f"{site.name}.{axis.path}", found, getattr(found, "weight", found))
+        _check_values(site, axis)
 
 
-def check_in_memory(sites: Iterable[AttentionSite]) -> None:
-    """Refuse to measure or prune projections whose numbers are not there to be read."""
-    for name, owner in _projections(sites):
-        _check_in_memory(name, getattr(owner, "weight", owner))
+def check_values(sites: Iterable[AttentionSite]) -> None:
+    """Refuse to measure or prune projections whose numbers are nowhere to be read."""
+    for site, axis in _projections(sites):
+        _check_values(site, axis)
 
 
-def _projections(sites: Iterable[AttentionSite]) -> Iterator[tuple[str, object]]:
+def weight_owner(site: AttentionSite, axis: HeadAxis) -> tuple[nn.Module, str]:
+    """The module that holds the weight of a projection, and the weight's name there."""
+    found = site.find(axis.path)
+    if isinstance(found, nn.Module):
+        return found, "weight"
+    above, _, name = axis.path.rpartition(".")
+    return (site.find(above) if above else site.module), name
+
+
+def _projections(sites: Iterable[AttentionSite]) -> Iterator[tuple[AttentionSite, HeadAxis]]:
     for site in sites:
         if site.described is None:  # nobody knows its projections, and masking or cutting says so
             continue
         for axis in (*site.described.projections, site.described.output):
-            found = site.find(axis.path)
-            if found is not None:
-                yield f"{site.name}.{axis.path}", found
+            if site.find(axis.path) is not None:
+                yield site, axis
 
 
 def _check(name: str, owner: object, weight: object) -> None:
@@ -44,12 +62,11 @@ def _check(name: str, owner: object, weight: object) -> None:
             f"{name} is quantised ({kind}), and rows of packed numbers cannot be taken out. Load the model in full "
             "precision, prune that, and quantise the result."
         )
-    _check_in_memory(name, weight)
 
 
-def _check_in_memory(name: str, weight: object) -> None:
-    if isinstance(weight, torch.Tensor) and weight.is_meta:
-        raise SurgeryError(
-            f"{name} is not in memory (offloaded to disk, or a model that was only outlined). Load the model without "
-            "offloading, for example without device_map, and evaluate or prune that."
-        )
+def _check_values(site: AttentionSite, axis: HeadAxis) -> None:
+    """Weights may lie where accelerate keeps them, but somewhere they must be."""
+    owner, name = weight_owner(site, axis)
+    weight = getattr(owner, name, None)
+    if isinstance(weight, torch.Tensor) and weight.is_meta and not has_values(owner, name):
+        raise SurgeryError(NO_VALUES.format(f"{site.name}.{axis.path}"))

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from oattn_hub.errors import InvalidInput, LoadError, MissingDependency, OattnError
+from oattn_hub.models.offloaded import is_offloaded
 from oattn_hub.progress import Progress, silent
 from oattn_hub.pruning.bench import Bench, Question
 from oattn_hub.pruning.bounds import fixed_sequence
@@ -291,7 +292,9 @@ def _search(choice: _Choice, score: str | None, bench: Bench) -> tuple[Search, s
     proposing = bench.evaluator(bench.roles.rank)
     question = bench.question
     search = Search(proposing, bench.compensator, bench.choice, rules, scores, question.seed, question.progress)
-    rankings = RANKINGS if score is None else (score,)
+    # a backward pass would bring all weights of an offloaded model into memory
+    untold = ("obs",) if is_offloaded(bench.loaded.model) else RANKINGS
+    rankings = untold if score is None else (score,)
     if len(rankings) == len(bench.question.kinds) == 1:
         return search, rankings[0], bench.question.kinds[0], {}
     return search, *search.choose(rankings, bench.question.kinds)

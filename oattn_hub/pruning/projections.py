@@ -8,6 +8,10 @@ import torch
 from torch import nn
 
 from oattn_hub.adapters import AttentionSite
+from oattn_hub.adapters.layout import HeadAxis
+from oattn_hub.errors import SurgeryError
+from oattn_hub.models.offloaded import Change, stored
+from oattn_hub.pruning.plain import NO_VALUES, weight_owner
 
 
 def is_matrix(site: AttentionSite) -> bool:
@@ -19,9 +23,12 @@ def is_matrix(site: AttentionSite) -> bool:
 
 
 def projection(site: AttentionSite) -> torch.Tensor:
-    """(features of all heads, width) of the module's own weight; writing to it changes the module."""
+    """(features of all heads, width) of the module's own weight, which need not have values (offloaded)."""
     weight, axis = site.output_tensor
-    weight = weight.detach()
+    return _as_matrix(weight.detach(), axis)
+
+
+def _as_matrix(weight: torch.Tensor, axis: int) -> torch.Tensor:
     if weight.dim() == 3:  # XLNet: (width, head, features of a head)
         return weight.permute(1, 2, 0)
     return weight.movedim(axis, 0).flatten(1) if weight.dim() == 2 else weight.movedim(axis, 0)[..., 0, 0]
@@ -29,14 +36,44 @@ def projection(site: AttentionSite) -> torch.Tensor:
 
 def matrix(site: AttentionSite) -> torch.Tensor:
     """A copy of the projection as (features of all heads, width) in double precision."""
-    found = projection(site).double().cpu()
+    found = _as_matrix(output_values(site), site.output_tensor[1]).double().cpu()
     return found.reshape(-1, found.shape[-1]).clone()
 
 
-def write(site: AttentionSite, value: torch.Tensor) -> None:
-    """Put (features of all heads, width) in the place of the module's own weight."""
-    target = projection(site)
-    target.copy_(value.to(target).reshape(target.shape))
+def output_values(site: AttentionSite) -> torch.Tensor:
+    """The weight of the projection as it is, with its values, wherever they are."""
+    return axis_values(site, site.layout.output)
+
+
+def head_rows(site: AttentionSite) -> torch.Tensor:
+    """The same as (features of all heads, whatever follows): ``site.output_weight`` with its values."""
+    return output_values(site).movedim(site.output_tensor[1], 0).flatten(1)
+
+
+def axis_values(site: AttentionSite, axis: HeadAxis) -> torch.Tensor:
+    """The same for any of the layer's projections."""
+    found = stored(*weight_owner(site, axis))
+    if found is None:
+        raise SurgeryError(NO_VALUES.format(f"{site.name}.{axis.path}"))
+    return found.detach()
+
+
+def output_owner(site: AttentionSite) -> tuple[nn.Module, str]:
+    """The module that holds the output projection's weight, and the weight's name there."""
+    return weight_owner(site, site.layout.output)
+
+
+def rewritten(site: AttentionSite, value: torch.Tensor) -> Change:
+    """The change that puts (features of all heads, width) in the place of the module's own weight."""
+    axis = site.output_tensor[1]
+
+    def change(weight: torch.Tensor) -> torch.Tensor:
+        new = torch.empty_like(weight)
+        target = _as_matrix(new, axis)
+        target.copy_(value.to(target).reshape(target.shape))
+        return new
+
+    return change
 
 
 def places(site: AttentionSite, heads: Iterable[int]) -> list[int]:

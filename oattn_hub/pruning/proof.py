@@ -17,14 +17,12 @@ import torch
 from oattn_hub.errors import SurgeryError
 from oattn_hub.files import read_json
 from oattn_hub.models.load import LoadedModel
-from oattn_hub.pruning.manifest import WEIGHTS
-from oattn_hub.pruning.readout import tensors_in
+from oattn_hub.models.offloaded import StoredState, is_offloaded, placement_of
+from oattn_hub.pruning.checks import read_weights
+from oattn_hub.pruning.readout import EXACT, ROUNDING, tensors_in
 from oattn_hub.pruning.reload import load_pruned
 
 State = Mapping[str, torch.Tensor]
-# How far outputs of the same weights may lie apart, as a part of their size: another process may choose other kernels
-# of attention, which round in the model's own precision.
-_TOLERANCES = {torch.float16: 1e-2, torch.bfloat16: 5e-2}
 
 _WITHOUT_US = """
 from __future__ import annotations
@@ -78,6 +76,8 @@ def prove(
         batch = None
     found = {"oattn_hub.from_pretrained": prove_here(folder, loaded, state, batch, expected)}
     way = stock_loader(folder, manifest)
+    if way and is_offloaded(loaded.model):
+        way = {**way, "options": {**way["options"], **placement_of(loaded.model, "offloaded")}}
     if way and batch is not None:
         compare(expected, run_without_us(folder, way, batch), f"{way['loader']} without oattn_hub")
         found[str(way["loader"])] = "outputs, in a process without oattn_hub"
@@ -87,15 +87,14 @@ def prove(
 def prove_here(folder: Path, loaded: LoadedModel, state: State, batch: State | None, expected: State) -> str:
     """Our own loader gives the same weights bit by bit, and the same outputs."""
     if loaded.library == "torch":  # only its author can build it; what lies in the file can still be compared
-        from safetensors.torch import load_file
-
-        _compare_weights(state, load_file(folder / WEIGHTS))
+        _compare_weights(state, read_weights(folder))
         return "weights in the file"
-    again = load_pruned(folder)
-    _compare_weights(state, again.state_dict())
-    if batch is None:
-        return "weights"
-    compare(expected, outputs_of(LoadedModel(again, None, loaded.info), batch), "oattn_hub's loader")
+    with TemporaryDirectory() as scratch:
+        again = load_pruned(folder, **placement_of(loaded.model, scratch))
+        _compare_weights(state, StoredState(again))
+        if batch is None:
+            return "weights"
+        compare(expected, outputs_of(LoadedModel(again, None, loaded.info), batch), "oattn_hub's loader")
     return "weights and outputs"
 
 
@@ -155,7 +154,7 @@ def compare(expected: State, found: State, by: str) -> None:
         else:
             difference = (wanted.double() - other.double()).abs().max().item() if wanted.numel() else 0.0
             size = wanted.double().abs().max().item() if wanted.numel() else 0.0
-            if difference <= _TOLERANCES.get(wanted.dtype, 1e-4) * max(1.0, size):
+            if difference <= ROUNDING.get(wanted.dtype, EXACT) * max(1.0, size):
                 continue
             how = f"differs by {difference:.2g}"
         raise SurgeryError(

@@ -17,13 +17,15 @@ from oattn_hub.errors import InvalidInput, OattnError, SurgeryError
 from oattn_hub.files import folder_lock, storage_errors
 from oattn_hub.inputs import CalibrationInputs, calibration_inputs
 from oattn_hub.models.load import LoadedModel, load_model
+from oattn_hub.models.offloaded import copied, is_offloaded, refuse_gradients
 from oattn_hub.pruning import costs
 from oattn_hub.pruning.ablation import check_masking
 from oattn_hub.pruning.costs import PruningResult
+from oattn_hub.pruning.cutting import cut_model
 from oattn_hub.pruning.masks import masked_sites
 from oattn_hub.pruning.plan import PruningPlan
 from oattn_hub.pruning.portable import apply_cuts
-from oattn_hub.pruning.readout import readouts
+from oattn_hub.pruning.readout import readouts, tolerance_of
 from oattn_hub.pruning.refits import refitted_copy, with_refits
 from oattn_hub.pruning.sites import adapter_of
 from oattn_hub.pruning.surgery import CutList, cut_list
@@ -32,9 +34,6 @@ from oattn_hub.records import PRUNING_KEY
 if TYPE_CHECKING:
     from oattn_hub.pruning.compensate import Kind
     from oattn_hub.report.evaluation import EvaluationSection
-
-# A cut model that differs from the masked one by more than this part of the output's size was cut wrongly.
-_TOLERANCE = 1e-4
 
 
 @dataclass(frozen=True)
@@ -60,6 +59,7 @@ class PrunedModel:
         """Train the output projections for a few minutes; see :func:`oattn_hub.pruning.heal.heal`."""
         from oattn_hub.pruning.heal import heal
 
+        refuse_gradients(self.model)
         return heal(self, model, **options)
 
     def push_to_hub(self, repo_id: str, **options: Any) -> Any:
@@ -110,9 +110,9 @@ def prune(
     )
     cuts = cut_list(whole.model, plan.heads, adapter)
     cuts.setdefault("bias", []).extend(added)
-    smaller = whole.model if inplace else copy.deepcopy(whole.model)
+    smaller = whole.model if inplace else copied(whole.model, [site.module for site in adapter.sites])
     try:
-        apply_cuts(smaller, cuts)
+        cut_model(smaller, cuts)
     except Exception as error:
         raise _cannot_run(loaded, error) from error
     _remember(smaller, cuts)
@@ -134,7 +134,7 @@ def prune(
             raise
         except Exception as error:  # a forward that reads a size we do not know of
             raise _cannot_run(loaded, error) from error
-        if measure:
+        if measure and not is_offloaded(loaded.model):  # the time would be that of the disk
             result = replace(result, **costs.measure(loaded, pruned, batches[0], batches.tokens))
     probe = None if batches is None else batches[0]
     plan = replace(plan, bound=None)  # it would keep the original in memory
@@ -190,9 +190,10 @@ def _check_cut(
 ) -> None:
     """Make sure that masked and cut model say the same.
 
-    A model of lower precision is compared as a float32 copy: its own rounding can be as large as a small mistake.
+    A model of lower precision is compared as a float32 copy: its own rounding can be as large as a small mistake. For
+    a copy of an offloaded model there may be no memory; it is compared as it is.
     """
-    if _is_exact(loaded.model):
+    if _is_exact(loaded.model) or is_offloaded(loaded.model):
         original, smaller = loaded, pruned
     else:
         original = smaller = replace(loaded, model=copy.deepcopy(loaded.model).float())
@@ -208,7 +209,7 @@ def _check_cut(
             f"The cut model does not run ({' '.join(str(error).split())[:200]}), so the adapter's layout does not "
             "describe this model. Use plan.masked(model) or the masked variant, and please report the model."
         ) from error
-    _check_equal(expected, found)
+    _check_equal(expected, found, tolerance_of(original.model))
 
 
 def _is_exact(model: nn.Module) -> bool:
@@ -216,10 +217,10 @@ def _is_exact(model: nn.Module) -> bool:
     return precisions <= {torch.float32, torch.float64}
 
 
-def _check_equal(expected: list[torch.Tensor], found: list[torch.Tensor]) -> None:
+def _check_equal(expected: list[torch.Tensor], found: list[torch.Tensor], tolerance: float) -> None:
     for masked, cut in zip(expected, found, strict=True):
         difference, size = (masked - cut).abs().max().item(), masked.abs().max().item()
-        if not difference <= _TOLERANCE * max(1.0, size):
+        if not difference <= tolerance * max(1.0, size):
             raise SurgeryError(
                 f"The cut model differs from the masked one by {difference:.2g} (outputs reach {size:.2g}), so the "
                 "adapter's layout does not describe this model. Use plan.masked(model), and please report the model."

@@ -6,10 +6,15 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from torch import nn
 
 from oattn_hub.errors import SurgeryError
 from oattn_hub.models.load import LoadedModel
 
+# How far outputs of the same weights may lie apart, as a part of their size: another process, or another shape, may
+# choose other kernels of attention, which round in the model's own precision.
+ROUNDING = {torch.float16: 1e-2, torch.bfloat16: 5e-2}
+EXACT = 1e-4
 # Fields of a transformers output that hold what the model says, most telling first.
 _LOGITS = ("logits", "start_logits", "end_logits", "prediction_logits")
 _EMBEDDINGS = ("image_embeds", "text_embeds")
@@ -24,6 +29,11 @@ def readouts(loaded: LoadedModel, batch: Mapping[str, torch.Tensor]) -> list[tor
     """The tensors of :func:`readout`, without gradients."""
     with torch.no_grad():
         return list(readout(loaded, batch).values())
+
+
+def tolerance_of(model: nn.Module) -> float:
+    """By how much of their size the outputs of a model may differ by rounding alone."""
+    return max((ROUNDING.get(parameter.dtype, EXACT) for parameter in model.parameters()), default=EXACT)
 
 
 def _read(output: Any, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import copy
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch import nn
 
 from oattn_hub.errors import FormatError, InvalidInput
 from oattn_hub.files import read_tensors, write_tensors
 from oattn_hub.inputs import calibration_inputs
+from oattn_hub.models.offloaded import add_weight, copied, replace_weight
 from oattn_hub.pruning.compensate import KINDS, Compensator, Kind, Refit, Refits
-from oattn_hub.pruning.projections import bias_owner, write
+from oattn_hub.pruning.projections import bias_owner, output_owner, rewritten
 
 if TYPE_CHECKING:
     from oattn_hub.adapters import Adapter
@@ -76,19 +76,25 @@ def refitted_copy(
     plan: PruningPlan, loaded: LoadedModel, inplace: bool = False
 ) -> tuple[LoadedModel, Adapter, list[str]]:
     """The uncut model with the plan's refits for its weights, its adapter, and the modules that were given a bias."""
-    model = loaded.model if inplace else copy.deepcopy(loaded.model)
+    sites = plan.adapter_of(loaded.model).sites
+    model = loaded.model if inplace else copied(loaded.model, [site.module for site in sites])
     adapter = plan.adapter_of(model)
     added = []
     for site in adapter.sites:
         refit = (plan.refits or {}).get(site.module_name)
         if refit is None or site.turn:
             continue
-        write(site, refit.weight)
+        replace_weight(*output_owner(site), rewritten(site, refit.weight))
         owner: Any = bias_owner(site)
         if refit.shift is None or owner is None:
             continue
         if owner.bias is None:
-            owner.bias = nn.Parameter(owner.weight.detach().new_zeros(owner.weight.shape[0]))
+            add_weight(owner, "bias", refit.shift)
             added.append(next(name for name, module in model.named_modules() if module is owner))
-        owner.bias.data.add_(refit.shift.to(owner.bias))
+        else:
+            replace_weight(owner, "bias", partial(_shifted, shift=refit.shift))
     return replace(loaded, model=model), adapter, added
+
+
+def _shifted(bias: torch.Tensor, shift: torch.Tensor) -> torch.Tensor:
+    return bias + shift.to(bias)

@@ -15,13 +15,14 @@ from oattn_hub.models.aligned import align_weights
 from oattn_hub.models.screening import screen_folder
 from oattn_hub.models.timm_models import timm_arguments
 from oattn_hub.pruning import checks, portable
-from oattn_hub.pruning.manifest import WEIGHTS, read_manifest
+from oattn_hub.pruning.manifest import read_manifest
 from oattn_hub.pruning.modeling_file import WRITTEN_TYPE
+from oattn_hub.pruning.projections import head_rows
 from oattn_hub.pruning.sites import head_sites, heads_of
 from oattn_hub.records import MANIFEST, PRUNING_KEY
 
 
-def load_pruned(folder: str | Path, model: nn.Module | None = None) -> nn.Module:
+def load_pruned(folder: str | Path, model: nn.Module | None = None, **placement: Any) -> nn.Module:
     """Load a pruned checkpoint from a local folder, in eval mode. Runs no code from the folder.
 
     A missing, unexpected, misshapen or non-finite weight, a changed file, or a plan that does not agree with the cuts
@@ -31,6 +32,7 @@ def load_pruned(folder: str | Path, model: nn.Module | None = None) -> nn.Module
     Args:
         folder: what ``save_pretrained`` wrote.
         model: a fresh, uncut instance, for models whose class only you know.
+        placement: ``device_map``, ``dtype`` and ``offload_folder`` of transformers' ``from_pretrained``.
     """
     where = Path(folder)
     if not where.is_dir():
@@ -42,7 +44,7 @@ def load_pruned(folder: str | Path, model: nn.Module | None = None) -> nn.Module
         if cuts is not None:
             checks.check_cuts(cuts, manifest["plan"]["heads"] if manifest["plan"] else None)
         if manifest["library"] == "transformers" and model is None:
-            loaded = _load_transformers(where, manifest)
+            loaded = _load_transformers(where, manifest, placement)
         else:
             loaded = _load_module(where, manifest, config, model)
         check_silence(where, manifest, loaded)
@@ -69,14 +71,14 @@ def check_silence(folder: Path, manifest: Mapping[str, Any], model: nn.Module) -
     adapter = manifest["plan"].get("model", {}).get("adapter") or None
     for site in head_sites(model, adapter):
         heads = heads_of(site.layer, planned)
-        if bool(site.output_weight[site.features(heads)].any()):
+        if bool(head_rows(site)[site.features(heads)].any()):
             raise FormatError(
                 f"{folder}: the plan removes heads {heads} of layer {site.layer}, but their weights are not all "
                 "zero. Download or save the checkpoint again."
             )
 
 
-def _load_transformers(folder: Path, manifest: Mapping[str, Any]) -> nn.Module:
+def _load_transformers(folder: Path, manifest: Mapping[str, Any], placement: Mapping[str, Any]) -> nn.Module:
     screen_folder(folder, read_json(folder / "config.json"))
     base = _transformers_class(folder, manifest["class"], manifest.get("model_type"))
     found, _ = base.config_class.get_config_dict(folder)
@@ -102,7 +104,7 @@ def _load_transformers(folder: Path, manifest: Mapping[str, Any]) -> nn.Module:
         raise FormatError(
             f"{folder}: config.json is refused by {base.config_class.__name__} ({reason}). Download or save it again."
         ) from error
-    options = {"output_loading_info": True, "ignore_mismatched_sizes": True}  # check_keys names the weight
+    options = {**placement, "output_loading_info": True, "ignore_mismatched_sizes": True}  # check_keys names the weight
     model, info = cut.from_pretrained(folder, config=config, use_safetensors=True, **options)
     checks.check_keys(info)
     checks.check_values(model)
@@ -124,14 +126,12 @@ def _transformers_class(folder: Path, name: str, model_type: str | None) -> Any:
 
 
 def _load_module(folder: Path, manifest: Mapping[str, Any], config: dict[str, Any], model: Any) -> nn.Module:
-    from safetensors.torch import load_file
-
     fresh: nn.Module = model if model is not None else _fresh_module(folder, config, manifest)
     cuts = config.get(PRUNING_KEY)
     if cuts is not None:
         fresh = portable.apply_cuts(fresh, cuts)
         setattr(fresh, PRUNING_KEY, cuts)
-    return checks.load_weights(fresh, load_file(folder / WEIGHTS))
+    return checks.load_weights(fresh, checks.read_weights(folder))
 
 
 def _fresh_module(folder: Path, config: Mapping[str, Any], manifest: Mapping[str, Any]) -> nn.Module:

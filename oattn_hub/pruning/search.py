@@ -304,11 +304,12 @@ class Search:
             values = self.scores[ranking]
             return CostModel(np.array([sum(values[head] for head in unit) for unit in units]), none)
         refits = self.compensator.refits(removed, sweeps=1)
-        found = removals(self.compensator, self.compensator.unpruned, units, removed, refits)
+        by_module = removals(self.compensator, self.compensator.unpruned, units, removed, refits)
+        if ranking == "obs":
+            return CostModel(displaced(by_module, self.compensator, len(units)), none)
+        found = dict(by_module)
         unseen = np.full(len(units), np.inf)  # layers whose projections cannot be watched go last
         unseen[[number for removal in found.values() for number in removal.units]] = 0.0
-        if ranking == "obs":
-            return CostModel(unseen + displaced(found, self.compensator, len(units)), none)
         samples = fisher(
             self.proposing, self.meter.metric, found, len(units), removed, refits, self.seed + len(removed)
         )

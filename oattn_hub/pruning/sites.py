@@ -10,6 +10,7 @@ from oattn_hub.errors import AdapterError, InvalidInput
 from oattn_hub.files import fingerprint
 from oattn_hub.pruning.heads import structure_of
 from oattn_hub.pruning.plain import check_plain
+from oattn_hub.pruning.projections import head_rows
 from oattn_hub.records import Head as Head
 
 if TYPE_CHECKING:
@@ -71,5 +72,5 @@ def shared_layers(sites: Sequence[AttentionSite]) -> list[list[int]]:
 def weights_fingerprint(sites: Sequence[AttentionSite]) -> str:
     """SHA-256 of the first and last output projections, which tells two models of one shape apart."""
     check_plain(sites)
-    ends = [site.output_weight.detach().float().cpu().numpy() for site in (sites[0], sites[-1])]
-    return fingerprint(*ends)
+    ends = [head_rows(site) for site in (sites[0], sites[-1])]
+    return fingerprint(*(end.float().cpu().numpy() for end in ends))

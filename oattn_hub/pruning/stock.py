@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from oattn_hub.models.load import LoadedModel
+from oattn_hub.models.offloaded import is_offloaded
 from oattn_hub.pruning import proof
 from oattn_hub.pruning.pruned import PrunedModel
 from oattn_hub.records import PRUNING_KEY
@@ -23,6 +24,8 @@ def stock_model(pruned: PrunedModel) -> tuple[nn.Module | None, str]:
     """The pruned model as a plain instance of its own class, if its config can say it; or None and why not."""
     if pruned.loaded.library != "transformers":
         return None, "only configs of transformers can say how many heads a layer has"
+    if is_offloaded(pruned.model):
+        return None, "its weights are offloaded, so it was not built a second time to be compared"
     if pruned.cuts["bias"]:
         return None, "its output projections got a bias that the original class does not have"
     counts = _even_counts(pruned)

@@ -12,7 +12,6 @@ from transformers import BertConfig, BertModel
 import oattn_hub as oh
 from oattn_hub.errors import InvalidInput
 from oattn_hub.models.identify import weights_fingerprint
-from oattn_hub.pruning import evaluate
 
 OPTIONS = {"batches": 2, "tokens": 8}
 
@@ -41,19 +40,6 @@ def test_an_offloaded_model_is_analysed_like_any_other(folder: Path, tmp_path: P
     report = oh.analyze((loaded.model, loaded.processor), **OPTIONS)
     assert report.model.revision == weights_fingerprint(BertModel.from_pretrained(folder))
     assert [head.entropy for head in report.heads] == pytest.approx([head.entropy for head in plain.heads])
-
-
-def test_an_offloaded_model_is_not_evaluated_and_says_what_to_do(folder: Path, tmp_path: Path) -> None:
-    pytest.importorskip("accelerate")
-    loaded = oh.load_model(folder, device_map=ON_DISK, offload_folder=tmp_path / "offload")
-    report = oh.analyze((loaded.model, loaded.processor), **OPTIONS)
-    inputs = [{"input_ids": torch.arange(start, start + 8)[None]} for start in range(8)]
-    for ask in (
-        lambda: evaluate(report, (loaded.model, loaded.processor), "weight", calibration=inputs[:4], data=inputs[4:]),
-        lambda: report.plan(max_loss_increase=0.01, tokens=8, model=(loaded.model, loaded.processor)),
-    ):
-        with pytest.raises(oh.OattnError, match=r"not in memory.*without offloading"):
-            ask()
 
 
 def test_a_dtype_is_the_models_own(folder: Path) -> None:

@@ -209,7 +209,7 @@ def test_noise_between_heads_is_shrunk_away() -> None:
 def _curvature(measured: Evaluator, metric: Any, kind: Any, draws: int) -> Any:
     compensator = Compensator(measured.loaded, measured.sites, measured.inputs, kind)
     units = [(head,) for head in all_heads(measured.sites)]
-    found = removals(compensator, compensator.unpruned, units, (), {})
+    found = dict(removals(compensator, compensator.unpruned, units, (), {}))
     samples = [fisher(measured, metric, found, len(units), (), {}, seed=1000 * draw) for draw in range(draws)]
     return np.concatenate(samples), found, compensator
 

@@ -13,14 +13,18 @@ import torch
 from oattn_hub.attention import load_model
 from oattn_hub.errors import SurgeryError
 from oattn_hub.models.aligned import FEW_UNITS, units_apart
+from oattn_hub.models.offloaded import copied
 from oattn_hub.pruning import PruningPlan, load_pruned, masked
+from oattn_hub.pruning.cutting import cut_model
 from oattn_hub.pruning.portable import apply_cuts
 from oattn_hub.pruning.pruned import prune
-from oattn_hub.pruning.sites import all_heads, head_sites, shared_layers
-from oattn_hub.pruning.surgery import cut
+from oattn_hub.pruning.sites import all_heads, head_sites, shared_layers, weights_fingerprint
+from oattn_hub.pruning.surgery import cut, cut_list
 
 # Families whose heads cannot be cut, and a word of the reason they must give.
 REFUSED = {"olmo2": "normalises all heads", "timm-levit": "cache", "timm-cait": "mixed"}
+# Families that accelerate itself cannot run with offloaded weights: they read parameters of modules they do not call.
+NOT_BY_ACCELERATE = {"deberta", "deberta-v2", "transfo-xl", "siglip"}
 
 
 def outputs(model: Any, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
@@ -69,6 +73,24 @@ def test_cut_equals_masked(specimen: Any) -> None:
     )
     n_parameters = [sum(p.numel() for p in m.parameters()) for m in (model, smaller)]
     assert n_parameters[1] < n_parameters[0]
+
+
+def test_offloaded_weights_are_masked_and_cut_as_in_memory(specimen: Any) -> None:
+    accelerate = pytest.importorskip("accelerate")
+    if specimen.library != "transformers" or specimen.name in {*REFUSED, *NOT_BY_ACCELERATE}:
+        pytest.skip("not run by accelerate, or not cut")
+    model, batch = specimen.build()
+    heads, outside = some_heads(model), accelerate.cpu_offload(copy.deepcopy(model), torch.device("cpu"))
+    before = outputs(outside, batch)
+    sites = head_sites(outside)
+    assert weights_fingerprint(sites) == weights_fingerprint(head_sites(model))
+    with masked(model, heads), masked(outside, heads):
+        assert torch.equal(outputs(outside, batch), outputs(model, batch))
+    smaller = cut_model(copied(outside, [site.module for site in sites]), cut_list(outside, heads))
+    cut(model, heads)
+    assert any(weight.is_meta for weight in smaller.parameters())
+    assert torch.equal(outputs(smaller, batch), outputs(model, batch))
+    assert torch.equal(outputs(outside, batch), before), "the cut left a trace"
 
 
 @pytest.mark.parametrize(

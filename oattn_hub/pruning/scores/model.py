@@ -24,7 +24,9 @@ def _weight(subject: Subject) -> Values:
 
 def _value_output_norm(site: AttentionSite, head: int) -> float:
     """Frobenius norm of W_V W_O of one head: the largest map from an attended token to the output."""
-    output = site.output_weight.detach().float()[site.features([head])]
+    from oattn_hub.pruning.projections import head_rows
+
+    output = head_rows(site)[site.features([head])].float()
     value = _value_weight(site, head)
     if value is None:
         return float(output.norm())
@@ -36,13 +38,14 @@ def _value_output_norm(site: AttentionSite, head: int) -> float:
 def _value_weight(site: AttentionSite, head: int) -> torch.Tensor | None:
     """(head width, model width) the value projection of one head."""
     from oattn_hub.adapters.site import weight_axis
+    from oattn_hub.pruning.projections import axis_values
 
     kv_head = head * site.n_kv_heads // site.n_heads
     for axis in site.layout.projections:
         found = site.find(axis.path)
         if found is None or not {"v", "qkv"} & set(axis.blocks):
             continue
-        weight: torch.Tensor = getattr(found, "weight", found).detach().float()
+        weight = axis_values(site, axis).float()
         rows = weight.movedim(weight_axis(found, axis.axis), 0).flatten(1) if weight.dim() > 1 else weight[:, None]
         places = site.ranges(axis, rows.shape[0], [head], [kv_head])
         start, stop = places[-1]  # values come last, in fused blocks as in the slice of one head
@@ -75,8 +78,10 @@ def gate_gradients(
     """
     import torch
 
+    from oattn_hub.models.offloaded import refuse_gradients
     from oattn_hub.pruning.masks import watched_outputs
 
+    refuse_gradients(loaded.model)
     gates = {site.layer: torch.ones(n_inputs, site.n_heads, requires_grad=True) for site in sites}
     weights = []
     with ExitStack() as stack, torch.enable_grad():
