@@ -165,15 +165,15 @@ class HeadWatch(TrainerCallback):
 
 
 def _now(group: GroupResult) -> dict[str, float]:
-    entropies = group.entropies.mean(axis=0)
+    entropies = group.haar.mean_entropies
     layers = {
         f"entropy/layer_{layer}": float(entropies[group.layers == layer].mean()) for layer in set(group.layers.tolist())
     }
     return {
         "entropy": float(entropies.mean()),
         **layers,
-        "network_entropy": float(group.network_entropies.mean()),
-        "stability": float(group.spearman),
+        "network_entropy": float(group.haar.network_entropies.mean()),
+        "stability": float(group.ranking.spearman),
     }
 
 
@@ -182,7 +182,7 @@ def _drift(group: GroupResult, name: str, moments: list[Moment]) -> dict[str, fl
     for since, moment in (("", moments[-1:]), ("_from_start", moments[:1])):
         for earlier in moment:
             before = earlier.report.groups[name]
-            ranks = _correlation(before.entropies.mean(axis=0), group.entropies.mean(axis=0))
+            ranks = _correlation(before.haar.mean_entropies, group.haar.mean_entropies)
             drift[f"drift{since}"] = 1 - ranks
             drift[f"tree_drift{since}"] = 1 - _correlation(_tree_distances(before), _tree_distances(group))
     return drift
@@ -197,7 +197,7 @@ def _correlation(a: Any, b: Any) -> float:
 
 def _tree_distances(group: GroupResult) -> Any:
     """For every pair of heads, the part of the tree's levels on which they lie in different folders."""
-    labels = group.head_labels
+    labels = group.geometry.head_labels
     rows, columns = np.triu_indices(group.n_heads, k=1)
     return np.mean([level[rows] != level[columns] for level in labels], axis=0)
 

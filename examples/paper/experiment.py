@@ -200,7 +200,7 @@ def table_1_as_counted(printed: Printed, reports: dict[str, oh.Report]) -> list[
         f"3 or more | {_always_by_chance(printed.n_heads, paper_size, TABLE_1_BATCHES):.2g} |",
     ]
     for kind in KINDS:
-        entropies = reports[kind].group(None).entropies
+        entropies = reports[kind].group(None).haar.entropies
         own_size = max(1, round(entropies.shape[1] / 10))
         settings = ((TABLE_1_BATCHES, own_size), (TABLE_1_BATCHES, paper_size), (len(entropies), own_size))
         rows += [_counted_row(kind, entropies[:batches], size) for batches, size in dict.fromkeys(settings)]
@@ -225,7 +225,7 @@ def _always_by_chance(n_heads: int, size: int, batches: int) -> float:
 
 def table_2(printed: Printed, reports: dict[str, oh.Report]) -> list[str]:
     """Network entropies over the 100 tri-Haar functions of largest support."""
-    ours = {kind: reports[kind].group(None).network_entropies for kind in KINDS}
+    ours = {kind: reports[kind].group(None).haar.network_entropies for kind in KINDS}
     rows = [
         "**Table 2.** Network entropy (sum of |coefficient| of the 100 tri-Haar functions of largest support).",
         "",
@@ -249,17 +249,18 @@ def findings(printed: Printed, reports: dict[str, oh.Report], invariance: Softma
 
 def _stability_finding(kind: str, report: oh.Report) -> str:
     group = report.group(None)
-    extreme, always = max(1, round(group.fraction * group.n_heads)), group.stability_record()
+    ranking, always = group.ranking, group.stability_record()
+    extreme = max(1, round(ranking.fraction * group.n_heads))
     return (
         f"Stability, {kind}: the paper's three lowest and three highest heads are the same in all 6 batches. Here "
         f"{len(always.always_bottom)} of the {extreme} lowest and {len(always.always_top)} of the {extreme} highest "
-        f"heads stay so in all {group.n_batches} batches (mean Jaccard index of the bottom sets {group.jaccard:.2f}, "
-        f"rank correlation between batches {group.spearman:.2f})."
+        f"heads stay so in all {group.n_batches} batches (mean Jaccard index of the bottom sets {ranking.jaccard:.2f}, "
+        f"rank correlation between batches {ranking.spearman:.2f})."
     )
 
 
 def _contrast_finding(reports: dict[str, oh.Report]) -> str:
-    ours = {kind: float(reports[kind].group(None).network_entropies.mean()) for kind in KINDS}
+    ours = {kind: float(reports[kind].group(None).haar.network_entropies.mean()) for kind in KINDS}
     paper = np.mean(TRANSFORMER_XL.network) / np.mean(VIT.network)
     return (
         f"Scores against probs: in the paper Transformer-XL's network entropy is {paper:,.0f} times ViT's, but one "

@@ -47,7 +47,8 @@ from oattn_hub.versions import versions
 
 _SOURCES = (
     "analyzer.py", "adapters/*.py", "analysis/*.py", "attention/*.py", "geometry/*.py", "inputs/*.py", "inputs/data/*",
-    "models/*.py", "report/contexts.py", "report/group.py", "report/samples.py", "report/theory*.py",
+    "models/*.py", "report/contexts.py", "report/group*.py", "report/measured.py", "report/samples.py",
+    "report/theory*.py",
 )  # fmt: skip
 OBJECTS = ("tokenizer", "processor")  # options of loading that no file can hold; the inputs made with them tell
 NOT_IN_NUMBERS = ("token", "offload_folder", *OBJECTS)  # options that are not part of what a report's numbers hang on

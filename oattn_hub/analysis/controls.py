@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,8 +14,8 @@ from oattn_hub.geometry.agreement import average_ranks
 from oattn_hub.geometry.checks import AXES
 from oattn_hub.geometry.entropy import expansion_by_heads
 from oattn_hub.records import Settings
-from oattn_hub.report.group import Array
 from oattn_hub.report.records import Controls
+from oattn_hub.types import Array
 
 if TYPE_CHECKING:
     from oattn_hub.analysis.measure import BatchMeasurement
@@ -25,8 +25,8 @@ COPIES = 2  # each costs as much as organising a batch
 FEWER_FUNCTIONS = 100
 
 
-def control(sample: Array, batches: Sequence[BatchMeasurement], settings: Settings) -> dict[str, Any]:
-    """``tree_spread`` and ``controls`` of a group, by name; ``sample`` is the tensor of the first batch."""
+def control(sample: Array, batches: Sequence[BatchMeasurement], settings: Settings) -> tuple[Array, Controls]:
+    """``tree_spread`` and ``controls`` of a group; ``sample`` is the tensor of the first batch."""
     first = batches[0]
     trees = {"query": PartitionTree(first.query_labels), "key": PartitionTree(first.key_labels)}
     rng = np.random.default_rng(settings.seed)
@@ -43,7 +43,7 @@ def control(sample: Array, batches: Sequence[BatchMeasurement], settings: Settin
         perturbation=PERTURBATION,
         convergence=dict(zip(AXES, np.mean([batch.convergence for batch in batches], axis=0).tolist(), strict=True)),
     )
-    return {"tree_spread": np.std([first.entropies, *perturbed], axis=0, ddof=1), "controls": controls}
+    return np.asarray(np.std([first.entropies, *perturbed], axis=0, ddof=1)), controls
 
 
 def perturbed_entropies(X: Array, settings: Settings, rng: np.random.Generator, copies: int = COPIES) -> list[Array]:

@@ -14,7 +14,7 @@ from oattn_hub.attention.reading import some_heads
 from oattn_hub.geometry import PartitionTree
 from oattn_hub.geometry.crowd import Crowd
 from oattn_hub.geometry.markov import Diffusion
-from oattn_hub.report.group import Array
+from oattn_hub.types import Array
 
 _FUNCTIONS = 400  # of largest support that a distance looks at
 _QUERIES = 16  # in which heads are compared to be counted to a landmark

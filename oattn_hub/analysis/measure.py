@@ -23,7 +23,9 @@ from oattn_hub.geometry import PartitionTree, Questionnaire, binary_tree, diffus
 from oattn_hub.geometry.checks import AXES
 from oattn_hub.geometry.entropy import expansion_by_heads
 from oattn_hub.records import Settings
-from oattn_hub.report.group import Array, GroupResult
+from oattn_hub.report.group import GroupResult
+from oattn_hub.report.measured import HaarEntropies, HeadGeometry, Ranking
+from oattn_hub.types import Array
 
 _QUANTILES = np.linspace(0.0, 1.0, 101)
 _DIMENSIONS = 3
@@ -137,7 +139,31 @@ def join_batches(
 ) -> GroupResult:
     """A group's result from its measured batches; ``sample`` is the first batch's tensor, kept for display."""
     entropies = np.stack([batch.entropies for batch in batches])
-    agreement = stability(entropies, fraction=settings.fraction, seed=settings.seed)
+    tree_spread, controls = control(sample, batches, settings)
+    return GroupResult(
+        name=name,
+        n_queries=sample.shape[0],
+        n_keys=sample.shape[1],
+        layer_names=tuple(record.layer_name for record in heads),
+        layers=np.array([record.layer for record in heads]),
+        heads=np.array([record.head for record in heads]),
+        geometry=_geometry(batches, settings),
+        haar=HaarEntropies(
+            entropies=entropies,
+            coefficients=batches[0].coefficients,
+            supports=batches[0].supports,
+            network_entropies=np.concatenate([batch.network_entropy for batch in batches]),
+            network_coefficients=np.stack([batch.network_coefficients for batch in batches]),
+            details=np.stack([batch.details for batch in batches]),
+            tree_spread=tree_spread,
+            controls=controls,
+        ),
+        ranking=_ranking(entropies, settings),
+    )
+
+
+def _geometry(batches: Sequence[BatchMeasurement], settings: Settings) -> HeadGeometry:
+    """The mean affinity, with the tree and the diffusion map of its own."""
     affinity = np.zeros(batches[0].affinity.shape)
     for batch in batches:
         affinity += batch.affinity
@@ -145,17 +171,23 @@ def join_batches(
     marks = landmarks(len(affinity), settings.landmarks)
     closest = nearest(affinity, marks)
     coordinates, eigenvalues = _diffusion(affinity, marks, settings.questionnaire)
-    return GroupResult(
-        name=name,
-        n_queries=sample.shape[0],
-        n_keys=sample.shape[1],
+    return HeadGeometry(
+        affinity=affinity[marks].astype(np.float32),
+        distance_quantiles=np.stack([batch.distance_quantiles for batch in batches]),
+        diffusion=coordinates,
+        diffusion_eigenvalues=eigenvalues,
+        head_labels=tree_of_all(_head_tree(affinity[marks], settings.questionnaire), closest).labels,
+        landmarks=None if len(marks) == len(affinity) else closest,
+    )
+
+
+def _ranking(entropies: Array, settings: Settings) -> Ranking:
+    """The heads by entropy; a report counts ranks from 1."""
+    agreement = stability(entropies, fraction=settings.fraction, seed=settings.seed)
+    return Ranking(
         fraction=settings.fraction,
         jaccard=agreement.jaccard,
         spearman=agreement.spearman,
-        layer_names=tuple(record.layer_name for record in heads),
-        layers=np.array([record.layer for record in heads]),
-        heads=np.array([record.head for record in heads]),
-        entropies=entropies,
         entropy_low=agreement.mean_low,
         entropy_high=agreement.mean_high,
         ranks=1 + agreement.rank,
@@ -163,18 +195,6 @@ def join_batches(
         rank_high=1 + agreement.rank_high,
         bottom_counts=agreement.bottom_counts,
         top_counts=agreement.top_counts,
-        network_entropies=np.concatenate([batch.network_entropy for batch in batches]),
-        network_coefficients=np.stack([batch.network_coefficients for batch in batches]),
-        coefficients=batches[0].coefficients,
-        supports=batches[0].supports,
-        affinity=affinity[marks].astype(np.float32),
-        landmarks=None if len(marks) == len(affinity) else closest,
-        distance_quantiles=np.stack([batch.distance_quantiles for batch in batches]),
-        diffusion=coordinates,
-        diffusion_eigenvalues=eigenvalues,
-        head_labels=tree_of_all(_head_tree(affinity[marks], settings.questionnaire), closest).labels,
-        details=np.stack([batch.details for batch in batches]),
-        **control(sample, batches, settings),
     )
 
 

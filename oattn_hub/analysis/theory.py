@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from oattn_hub.errors import InvalidInput
 from oattn_hub.geometry.checks import as_tensor
 from oattn_hub.geometry.softmax import SoftmaxInvariance, softmax_invariance
 from oattn_hub.progress import Progress, silent
 from oattn_hub.report.theory import Example, Picture, TheoryGroup, TheoryHead, TheorySection
+from oattn_hub.types import Array
 
 
 class HeadPlace(Protocol):
@@ -58,7 +59,7 @@ def build_theory_section(
     return TheorySection((TheoryGroup(group, f.shape[0], f.shape[1], masked, records, found.agreements, example),))
 
 
-def _example(f: NDArray[Any], found: SoftmaxInvariance, records: Sequence[TheoryHead]) -> Example:
+def _example(f: Array, found: SoftmaxInvariance, records: Sequence[TheoryHead]) -> Example:
     index = int(np.argsort([record.error for record in records], kind="stable")[len(records) // 2])
     head = found.organised[index]
     original, organised = Picture.pair(f[:, :, index], head.matrix, "scores")

@@ -12,8 +12,8 @@ from oattn_hub.analysis.measure import BatchMeasurement
 from oattn_hub.geometry import PartitionTree, Stability, holder_exponent, stability
 from oattn_hub.geometry.missing import fill_missing
 from oattn_hub.records import Head
-from oattn_hub.report.group import Array
 from oattn_hub.report.validation import BetweenDomains, Regularity, WithinDomain
+from oattn_hub.types import Array
 
 
 def domain_agreement(

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from oattn_hub.attention.store import AttentionStore, StoreInfo
 from oattn_hub.errors import InvalidInput
+from oattn_hub.types import Array
 
 
 class OpenBatch(Protocol):
@@ -20,7 +20,7 @@ class OpenBatch(Protocol):
     def add_layer(self, group: str, queries: int, keys: int, layer: int, name: str, heads: int) -> None:
         """Announce a layer whose heads follow."""
 
-    def add_heads(self, group: str, kind: str, block: NDArray[Any]) -> None:
+    def add_heads(self, group: str, kind: str, block: Array) -> None:
         """Append a block (heads, queries, keys) of the layer announced last."""
 
     def renumber(self, places: Mapping[str, tuple[int, str]]) -> None:
@@ -77,10 +77,10 @@ class MemoryStore(AttentionStore):
         """Keep a batch."""
         self._index["batches"].append({"inputs": inputs, "not_run": not_run, "groups": batch.groups()})
 
-    def tensor(self, batch: int, kind: str | None = None, group: str | None = None) -> NDArray[Any]:
+    def tensor(self, batch: int, kind: str | None = None, group: str | None = None) -> Array:
         """X[query, key, head] of one batch."""
         entry = self._entry(batch, self._group_name(group))
-        tensor: NDArray[Any] = entry["files"][self._kind_name(kind)]
+        tensor: Array = entry["files"][self._kind_name(kind)]
         return tensor.transpose(1, 2, 0)
 
 
@@ -88,12 +88,12 @@ class MemoryStore(AttentionStore):
 class _MemoryBatch:
     dtype: np.dtype[Any]
     _layers: dict[tuple[str, int, int], list[dict[str, Any]]] = field(default_factory=dict)
-    _blocks: dict[tuple[str, int, int, str], list[NDArray[Any]]] = field(default_factory=dict)
+    _blocks: dict[tuple[str, int, int, str], list[Array]] = field(default_factory=dict)
 
     def add_layer(self, group: str, queries: int, keys: int, layer: int, name: str, heads: int) -> None:
         self._layers.setdefault((group, queries, keys), []).append({"layer": layer, "name": name, "heads": heads})
 
-    def add_heads(self, group: str, kind: str, block: NDArray[Any]) -> None:
+    def add_heads(self, group: str, kind: str, block: Array) -> None:
         copied = np.array(block, dtype=self.dtype, order="C")
         self._blocks.setdefault((group, *block.shape[1:], kind), []).append(copied)
 

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
 from oattn_hub.attention.reading import give_back
 from oattn_hub.attention.store import AttentionStore
+from oattn_hub.types import Array
 
 LONG = 1024  # positions of an axis from which on it is read as means,
 _LEFT = 512  # and how many are left at most
-
-Array = NDArray[Any]
 
 
 class PooledStore(AttentionStore):

@@ -6,15 +6,13 @@ import ctypes
 import mmap
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+
+from oattn_hub.types import Array
 
 _HEADS = 16  # copied together: 16 numbers of four bytes are one line of the cache
 _ENTRIES = 1 << 20  # of the heads that are looked at together
-
-Array = NDArray[Any]
 
 
 def in_memory(X: Array, heads: Array | None = None) -> Array:

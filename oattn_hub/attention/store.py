@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from oattn_hub.codec import decode, encode
 from oattn_hub.errors import FormatError, InvalidInput, LoadError
 from oattn_hub.files import fingerprint, read_header, read_json, unsealed, write_sealed
 from oattn_hub.records import JsonRecord, ModelInfo
+from oattn_hub.types import Array
 
 INDEX_NAME = "index.json"
 FORMAT_NAME = "oattn_hub.attention"
@@ -147,7 +147,7 @@ class AttentionStore:
         entry = self._entry(batch, self._group_name(group))
         return entry["queries"], entry["keys"], sum(x["heads"] for x in entry["layers"])
 
-    def tensor(self, batch: int, kind: str | None = None, group: str | None = None) -> NDArray[Any]:
+    def tensor(self, batch: int, kind: str | None = None, group: str | None = None) -> Array:
         """X[query, key, head] of one batch, memory-mapped and read-only.
 
         Args:
@@ -301,7 +301,7 @@ class _TensorPlace:
         if hashlib.sha256(array.data).hexdigest() != sha256:
             raise FormatError(f"{self.path} is damaged: its SHA-256 is not the one that was written. Capture again.")
 
-    def open(self) -> NDArray[Any]:
+    def open(self) -> Array:
         """The tensor, memory-mapped and read-only."""
         header = read_header(self.path)
         entry = header.entries.get(self.kind)

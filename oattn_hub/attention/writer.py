@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
-from numpy.typing import NDArray
 
 from oattn_hub.attention.store import DTYPES, FORMAT_NAME, INDEX_NAME, SCHEMA, AttentionStore, StoreInfo
 from oattn_hub.errors import CaptureError, InvalidInput
 from oattn_hub.files import folder_lock, safe_name, storage_errors, write_sealed
+from oattn_hub.types import Array
 
 # A safetensors header gives the tensor's shape, which is known only when the last layer has run. Its place is kept
 # free with this many bytes; the format allows trailing spaces.
@@ -117,7 +117,7 @@ class BatchWriter:
         """Announce a layer whose heads follow."""
         self._layers.setdefault((group, queries, keys), []).append({"layer": layer, "name": name, "heads": heads})
 
-    def add_heads(self, group: str, kind: str, block: NDArray[Any]) -> None:
+    def add_heads(self, group: str, kind: str, block: Array) -> None:
         """Append a block (heads, queries, keys) of the layer announced last."""
         with np.errstate(over="ignore"):  # told below, with what to do
             data = np.ascontiguousarray(block, dtype=self.dtype)

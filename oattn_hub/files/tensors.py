@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from oattn_hub.errors import FormatError
 from oattn_hub.files.atomic import atomic_path
 from oattn_hub.files.documents import parse_json, read_bytes
 from oattn_hub.files.fingerprints import fingerprint
+from oattn_hub.types import Array
 
 MAX_HEADER = 100 * 2**20  # the limit of the safetensors format itself
 MAX_TENSORS = 16 * 2**30  # of files whose arrays are read into memory: reports and measurements
@@ -53,7 +53,7 @@ class TensorHeader:
     data_start: int
 
 
-def write_tensors(path: Path, tensors: Mapping[str, NDArray[Any]], metadata: Mapping[str, str] | None = None) -> None:
+def write_tensors(path: Path, tensors: Mapping[str, Array], metadata: Mapping[str, str] | None = None) -> None:
     """Write named arrays as safetensors, whole or not at all, with their SHA-256 in the header.
 
     Written here, because the library puts metadata in an order that differs from run to run: equal arrays give equal
@@ -77,7 +77,7 @@ def write_tensors(path: Path, tensors: Mapping[str, NDArray[Any]], metadata: Map
             stream.write(array.tobytes())
 
 
-def read_tensors(path: Path, sealed: bool = False) -> dict[str, NDArray[Any]]:
+def read_tensors(path: Path, sealed: bool = False) -> dict[str, Array]:
     """Read all arrays of a safetensors file; one that carries a SHA-256 is refused if its arrays do not have it.
 
     With ``sealed``, a file without one is refused, too: everything that :func:`write_tensors` wrote has it.
@@ -148,12 +148,12 @@ def _check_offsets(entries: Mapping[str, TensorEntry], n_bytes: int, path: Path)
         )
 
 
-def _array(content: bytes, header: TensorHeader, entry: TensorEntry, path: Path) -> NDArray[Any]:
+def _array(content: bytes, header: TensorHeader, entry: TensorEntry, path: Path) -> Array:
     if entry.dtype not in _NUMPY:
         raise FormatError(f"{path} holds {entry.dtype}, which none of our files does. Make it again.")
     data = content[header.data_start + entry.start : header.data_start + entry.end]
     return np.frombuffer(bytearray(data), dtype=_NUMPY[entry.dtype]).reshape(entry.shape)
 
 
-def _seal(arrays: Mapping[str, NDArray[Any]]) -> str:
+def _seal(arrays: Mapping[str, Array]) -> str:
     return fingerprint(*(part for name in sorted(arrays) for part in (name, arrays[name])))

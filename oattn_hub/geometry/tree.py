@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from oattn_hub.errors import FormatError, InvalidInput
 from oattn_hub.geometry.checks import at_least
+from oattn_hub.types import Array
 
 if TYPE_CHECKING:
     import networkx
@@ -182,14 +183,14 @@ class PartitionTree:
         return np.stack(first)
 
 
-def _starts(sorted_labels: NDArray[Any]) -> NDArray[np.bool_]:
+def _starts(sorted_labels: Array) -> NDArray[np.bool_]:
     """Where a new folder starts when the points are read from left to right."""
     starts = np.ones(sorted_labels.shape, dtype=bool)
     starts[:, 1:] = np.logical_or.accumulate(sorted_labels[:, 1:] != sorted_labels[:, :-1], axis=0)
     return starts
 
 
-def _check_labels(labels: NDArray[Any]) -> None:
+def _check_labels(labels: Array) -> None:
     if labels.ndim != 2 or not labels.size or labels.dtype.kind not in "iu":
         raise InvalidInput(
             f"labels has shape {labels.shape} and dtype {labels.dtype}. Give integers of shape (levels, n)."

@@ -79,7 +79,7 @@ def validate(
     agreements = [
         domain_agreement(
             name,
-            {OWN: group.entropies, **{n: r.entropies[name] for n, r in zip(names, ranked, strict=True)}},
+            {OWN: group.haar.entropies, **{n: r.entropies[name] for n, r in zip(names, ranked, strict=True)}},
             report.settings.fraction,
             seed,
         )
@@ -205,7 +205,7 @@ def _trials(
 def _orders(group: GroupResult, draws: int, seed: int) -> list[list[Head]]:
     """The group's heads from the lowest entropy up, and then in random orders: trials remove the first of each."""
     keys, rng = group.head_keys(), np.random.default_rng(seed)
-    lowest = np.argsort(group.ranks, kind="stable")
+    lowest = np.argsort(group.ranking.ranks, kind="stable")
     return [[keys[index] for index in order] for order in (lowest, *(rng.permutation(len(keys)) for _ in range(draws)))]
 
 

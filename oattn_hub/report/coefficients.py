@@ -8,7 +8,8 @@ import numpy as np
 
 from oattn_hub.errors import InvalidInput
 from oattn_hub.report.figures import head_index
-from oattn_hub.report.group import Array, GroupResult
+from oattn_hub.report.group import GroupResult
+from oattn_hub.types import Array
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ def head_coefficients(group: GroupResult, layer: int, head: int) -> list[Coeffic
 
     if not group.samples:
         raise InvalidInput("This report keeps no trees of queries and keys. Analyse again to get the folders.")
-    sample, values = group.samples[0], group.coefficients[head_index(group, layer, head)]
+    sample, values = group.samples[0], group.haar.coefficients[head_index(group, layer, head)]
     trees = {"query": PartitionTree(sample.query_labels), "key": PartitionTree(sample.key_labels)}
     # which functions are the widest depends on the trees alone, so any numbers will do
     blank = np.zeros((group.n_queries, group.n_keys, 1))

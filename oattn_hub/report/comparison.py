@@ -20,9 +20,10 @@ import numpy as np
 
 from oattn_hub.errors import InvalidInput
 from oattn_hub.files import atomic_path, write_json
-from oattn_hub.report.group import Array, GroupResult
+from oattn_hub.report.group import GroupResult
 from oattn_hub.report.report import Report
 from oattn_hub.report.theme import SERIES
+from oattn_hub.types import Array
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -175,11 +176,11 @@ def _compare_groups(a: GroupResult, b: GroupResult) -> GroupComparison:
     return GroupComparison(
         group_a=a.name,
         group_b=b.name,
-        network_a=tuple(a.network_entropies.tolist()),
-        network_b=tuple(b.network_entropies.tolist()),
+        network_a=tuple(a.haar.network_entropies.tolist()),
+        network_b=tuple(b.haar.network_entropies.tolist()),
         depth_a=_by_depth(a),
         depth_b=_by_depth(b),
-        geometry_distance=_mean_distance(product(a.distance_quantiles, b.distance_quantiles)),
+        geometry_distance=_mean_distance(product(a.geometry.distance_quantiles, b.geometry.distance_quantiles)),
         geometry_noise=max(noises) if noises else None,
         spearman=_spearman(matched),
         matched=matched,
@@ -188,7 +189,7 @@ def _compare_groups(a: GroupResult, b: GroupResult) -> GroupComparison:
 
 def _noise(group: GroupResult) -> float | None:
     """Mean geometry distance between two batches of one group."""
-    return _mean_distance(combinations(group.distance_quantiles, 2)) if group.n_batches > 1 else None
+    return _mean_distance(combinations(group.geometry.distance_quantiles, 2)) if group.n_batches > 1 else None
 
 
 def _mean_distance(pairs: Iterable[tuple[Array, ...]]) -> float:
@@ -198,7 +199,7 @@ def _mean_distance(pairs: Iterable[tuple[Array, ...]]) -> float:
 def _by_depth(group: GroupResult) -> tuple[float, ...]:
     """Mean entropy of each quarter of the group's layers; few layers fall into several quarters."""
     layers, place = np.unique(group.layers, return_inverse=True)
-    mean = np.bincount(place, weights=group.entropies.mean(axis=0)) / np.bincount(place)
+    mean = np.bincount(place, weights=group.haar.mean_entropies) / np.bincount(place)
     edges = np.linspace(0, len(layers), _DEPTHS + 1)
     quarters = [mean[int(np.floor(low)) : int(np.ceil(high))] for low, high in pairwise(edges)]
     return tuple(float(quarter.mean()) for quarter in quarters)
@@ -208,8 +209,8 @@ def _matched_heads(a: GroupResult, b: GroupResult) -> tuple[MatchedHead, ...]:
     """The heads of both, if the two groups have the same ones."""
     if a.head_keys() != b.head_keys():
         return ()
-    mean_a, mean_b = a.entropies.mean(axis=0).tolist(), b.entropies.mean(axis=0).tolist()
-    share_a, share_b = ((group.ranks - 1) / max(group.n_heads - 1, 1) for group in (a, b))
+    mean_a, mean_b = a.haar.mean_entropies.tolist(), b.haar.mean_entropies.tolist()
+    share_a, share_b = ((group.ranking.ranks - 1) / max(group.n_heads - 1, 1) for group in (a, b))
     rows = zip(a.head_keys(), mean_a, mean_b, share_a.tolist(), share_b.tolist(), strict=True)
     return tuple(MatchedHead(*key, *values) for key, *values in rows)
 

@@ -12,15 +12,12 @@ from __future__ import annotations
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from oattn_hub.errors import FormatError
 from oattn_hub.records import JsonRecord
-
-Array = NDArray[Any]
+from oattn_hub.types import Array
 
 LONGEST_SIDE = 512
 MOST_CONTEXTS = 3

@@ -21,11 +21,11 @@ _TASKS = (  # measured: benchmarks/results/truth.md
 
 def control_sentences(group: GroupResult) -> list[str]:
     """One sentence for each control, in lower case; none for a report of an older version."""
-    controls = group.controls
+    controls = group.haar.controls
     sentences = [_few(group)] if group.n_batches < FEWEST_BATCHES else []
     if group.pooled != (1, 1):
         sentences.append(_pooled(group))
-    if group.landmarks is not None:
+    if group.geometry.landmarks is not None:
         sentences.append(_approximated(group))
     if controls is None:
         return sentences
@@ -68,17 +68,18 @@ def _pooled(group: GroupResult) -> str:
 def _approximated(group: GroupResult) -> str:
     return (
         f"this is an approximation, since {group.n_heads:,} heads are too many to compare each with each: the head "
-        f"tree was grown from {len(group.affinity):,} of them, drawn once, and each other head is beside the one that "
-        "attends most like it; every entropy is measured on its own head, in trees that all heads together shaped."
+        f"tree was grown from {len(group.geometry.affinity):,} of them, drawn once, and each other head is beside the "
+        "one that attends most like it; every entropy is measured on its own head, in trees that all heads together "
+        "shaped."
     )
 
 
 def _chance(group: GroupResult) -> list[str]:
-    controls = group.controls
-    if controls is None or group.tree_spread is None or controls.perturbed is None:
+    controls = group.haar.controls
+    if controls is None or group.haar.tree_spread is None or controls.perturbed is None:
         return []
-    mean = group.entropies[0]
-    share = np.divide(group.tree_spread, mean, out=np.zeros_like(mean), where=mean > 0)
+    mean = group.haar.entropies[0]
+    share = np.divide(group.haar.tree_spread, mean, out=np.zeros_like(mean), where=mean > 0)
     return [
         f"noise of {100 * controls.perturbation:g} % grows other trees: that alone moves a head's entropy by "
         f"{100 * float(np.median(share)):.1f} % (median head; the most {100 * float(share.max()):.0f} %) and leaves a "
@@ -87,8 +88,8 @@ def _chance(group: GroupResult) -> list[str]:
 
 
 def _convergence(group: GroupResult) -> str:
-    assert group.controls is not None
-    changes = {axis: value for axis, value in group.controls.convergence.items() if value == value}
+    assert group.haar.controls is not None
+    changes = {axis: value for axis, value in group.haar.controls.convergence.items() if value == value}
     if not changes:
         return "the questionnaire made one pass, so whether its trees settle is not known."
     named = ", ".join(f"{value:.3f} ({axis})" for axis, value in changes.items())

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from oattn_hub.report.group import Array
+from oattn_hub.types import Array
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,8 +13,9 @@ import numpy as np
 from oattn_hub.errors import InvalidInput
 from oattn_hub.report.answer import GO, STAY, TOLERANCE, Answer
 from oattn_hub.report.dendrogram import layout
-from oattn_hub.report.group import Array, GroupResult
+from oattn_hub.report.group import GroupResult
 from oattn_hub.report.theme import COST_MAP, ENTROPY_MAP, LAYER_MAP, LIGHT, MATRIX_MAP, SERIES, Theme
+from oattn_hub.types import Array
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -44,7 +45,7 @@ def draw_heads(ax: Axes, group: GroupResult, found: Answer | None = None, theme:
         _colour_bar(ax, image, "cost when removed alone")
         title = "What losing one head costs"
     else:
-        grid[rows, group.heads] = group.entropies.mean(axis=0)
+        grid[rows, group.heads] = group.haar.mean_entropies
         image = ax.imshow(grid, cmap=ENTROPY_MAP, aspect="auto", interpolation="nearest")
         _colour_bar(ax, image, "head entropy")
         title = "Entropy of the heads"
@@ -60,9 +61,9 @@ def _verdict_marks(ax: Axes, group: GroupResult, rows: Array, found: Answer | No
     from matplotlib.patheffects import withStroke
 
     if found is None or not found.verdicts:
-        lowest = group.bottom_counts == group.n_batches
+        lowest = group.ranking.bottom_counts == group.n_batches
         ax.plot(group.heads[lowest], rows[lowest], "o", ms=4, mfc="white", mec="black", mew=0.8, ls="")
-        return f"○ lowest {100 * group.fraction:.0f} % in every batch"
+        return f"○ lowest {100 * group.ranking.fraction:.0f} % in every batch"
     verdicts = np.array([found.verdicts.get(key, "") for key in group.head_keys()])
     halo = [withStroke(linewidth=4, foreground="white")]
     for verdict, mark, size in ((GO, "x", 7), (STAY, "o", 4)):
@@ -131,8 +132,8 @@ def _label_ends(ax: Axes, ends: list[tuple[float, str, str]], x: float) -> None:
 def draw_batches(ax: Axes, group: GroupResult, theme: Theme = LIGHT) -> Axes:
     """Entropy of every head in every batch (Fig. 5), heads in model order, the mean on top."""
     index = np.arange(group.n_heads)
-    ax.plot(index, group.entropies.T, ".", ms=3, color=SERIES[4], alpha=0.6, zorder=2)
-    ax.plot(index, group.entropies.mean(axis=0), lw=1.2, color=SERIES[5], zorder=3, label="mean")
+    ax.plot(index, group.haar.entropies.T, ".", ms=3, color=SERIES[4], alpha=0.6, zorder=2)
+    ax.plot(index, group.haar.mean_entropies, lw=1.2, color=SERIES[5], zorder=3, label="mean")
     ax.plot([], [], ".", color=SERIES[4], label=f"{group.n_batches} batches")
     starts = np.flatnonzero(np.diff(group.layers, prepend=-1))
     for start in starts[1:]:
@@ -149,8 +150,8 @@ def draw_diffusion(ax: Axes, group: GroupResult, colour: str = "layer", theme: T
     """Diffusion map of the heads (Fig. 3a, d), in 2D or, on a 3D ``ax``, in 3D; coloured by layer or by entropy."""
     values, name, cmap = _head_colours(group, colour)
     dimensions = 3 if ax.name == "3d" else 2
-    missing = max(0, dimensions - group.diffusion.shape[1])
-    points = np.pad(group.diffusion[:, :dimensions], ((0, 0), (0, missing)))
+    missing = max(0, dimensions - group.geometry.diffusion.shape[1])
+    points = np.pad(group.geometry.diffusion[:, :dimensions], ((0, 0), (0, missing)))
     style: dict[str, Any] = {"c": values, "cmap": cmap, "s": 22, "edgecolors": theme.background, "linewidths": 0.4}
     dots = ax.scatter(*points.T, **style)
     _colour_bar(ax, dots, name)
@@ -164,8 +165,12 @@ def draw_diffusion(ax: Axes, group: GroupResult, colour: str = "layer", theme: T
 
 def draw_affinity(ax: Axes, group: GroupResult, theme: Theme = LIGHT) -> Axes:
     """Affinity between heads in tree order (Fig. 3b, e): near heads side by side, folders as blocks."""
-    order = list(dict.fromkeys(group.affinity_rows[group.tree.leaf_order].tolist()))  # each landmark once
-    image = ax.imshow(group.affinity[np.ix_(order, order)], cmap=ENTROPY_MAP, vmin=0, vmax=1, interpolation="nearest")
+    order = list(
+        dict.fromkeys(group.geometry.affinity_rows[group.geometry.tree.leaf_order].tolist())
+    )  # each landmark once
+    image = ax.imshow(
+        group.geometry.affinity[np.ix_(order, order)], cmap=ENTROPY_MAP, vmin=0, vmax=1, interpolation="nearest"
+    )
     _colour_bar(ax, image, "affinity")
     ax.set(title=f"Head affinity in tree order ({group.name})", xlabel="head", ylabel="head")
     ax.tick_params(labelbottom=False, labelleft=False, length=0)
@@ -176,7 +181,7 @@ def draw_tree(ax: Axes, group: GroupResult, theme: Theme = LIGHT) -> Axes:
     """The head tree (Fig. 3c, f) over two strips: each head's layer and its entropy."""
     from matplotlib.collections import LineCollection
 
-    tree = layout(group.head_labels, group.tree.leaf_order)
+    tree = layout(group.geometry.head_labels, group.geometry.tree.leaf_order)
     ax.add_collection(LineCollection(list(tree.segments()), colors=theme.text, linewidths=_line_width(group.n_heads)))
     for row, (colour, name) in enumerate((("layer", "layer"), ("entropy", "entropy"))):
         values, _, cmap = _head_colours(group, colour)
@@ -200,7 +205,7 @@ def draw_tree(ax: Axes, group: GroupResult, theme: Theme = LIGHT) -> Axes:
 
 def draw_coefficients(ax: Axes, group: GroupResult, layer: int, head: int, theme: Theme = LIGHT) -> Axes:
     """Expansion coefficients of one head (Fig. 4): the bi-Haar functions of largest support, largest first."""
-    values = np.abs(group.coefficients[head_index(group, layer, head)])
+    values = np.abs(group.haar.coefficients[head_index(group, layer, head)])
     ax.set_yscale("log")
     ax.set_ylim(_decades(values))
     ax.vlines(np.arange(len(values)), ax.get_ylim()[0], values, color=SERIES[4], lw=1.0)
@@ -213,7 +218,7 @@ def draw_haar_basis(ax: Axes, group: GroupResult, theme: Theme = LIGHT) -> Axes:
     """Haar functions of the head tree (Fig. 4c, f): one column a function, heads down in tree order."""
     from oattn_hub.geometry import haar_basis
 
-    basis = np.asarray(haar_basis(group.tree))[group.tree.leaf_order]
+    basis = np.asarray(haar_basis(group.geometry.tree))[group.geometry.tree.leaf_order]
     scaled = np.sign(basis) * np.sqrt(np.abs(basis))  # wide functions are small; the root shows them beside narrow ones
     image = ax.imshow(scaled, cmap="PuOr", vmin=-1, vmax=1, aspect="auto", interpolation="nearest")
     _colour_bar(ax, image, "value (signed square root)")
@@ -284,9 +289,9 @@ def sample_matrix(group: GroupResult, index: int, organised: bool = False, conte
 
 def draw_network(ax: Axes, group: GroupResult, theme: Theme = LIGHT) -> Axes:
     """Tri-Haar coefficients of the whole network, one line per batch (Fig. 6), largest support first."""
-    values = np.abs(group.network_coefficients)
+    values = np.abs(group.haar.network_coefficients)
     for batch, row in enumerate(values):
-        total = group.network_entropies[batch]
+        total = group.haar.network_entropies[batch]
         ax.plot(row, ".", ms=5, alpha=0.85, color=SERIES[batch % len(SERIES)], label=f"batch {batch}: {total:.4g}")
     ax.set_yscale("log")
     ax.set_ylim(_decades(values))
@@ -314,16 +319,16 @@ def draw_table(ax: Axes, group: GroupResult, rows: int = 3, theme: Theme = LIGHT
 
 def top_and_bottom(group: GroupResult, rows: int = 3) -> list[tuple[str, str, str, str]]:
     """Table 1's rows: top head, in how many batches, bottom head, in how many; ties by mean entropy."""
-    mean = group.entropies.mean(axis=0)
-    top = np.lexsort((-mean, -group.top_counts))[:rows]
-    bottom = np.lexsort((mean, -group.bottom_counts))[:rows]
+    mean = group.haar.mean_entropies
+    top = np.lexsort((-mean, -group.ranking.top_counts))[:rows]
+    bottom = np.lexsort((mean, -group.ranking.bottom_counts))[:rows]
     names = [f"{layer}.{head}" for layer, head in group.head_keys()]
     return [
         (
             names[t],
-            f"{group.top_counts[t]}/{group.n_batches}",
+            f"{group.ranking.top_counts[t]}/{group.n_batches}",
             names[b],
-            f"{group.bottom_counts[b]}/{group.n_batches}",
+            f"{group.ranking.bottom_counts[b]}/{group.n_batches}",
         )
         for t, b in zip(top.tolist(), bottom.tolist(), strict=True)
     ]
@@ -344,7 +349,7 @@ def _head_colours(group: GroupResult, colour: str) -> tuple[Array, str, str]:
         raise InvalidInput(f"Cannot colour heads by {colour!r}; choose one of {', '.join(_COLOURINGS)}.")
     if colour == "layer":
         return group.layers, "layer", LAYER_MAP
-    return group.entropies.mean(axis=0), "head entropy", ENTROPY_MAP
+    return group.haar.mean_entropies, "head entropy", ENTROPY_MAP
 
 
 def _colour_bar(ax: Axes, mappable: Any, label: str) -> None:

@@ -281,7 +281,9 @@ def entropy_sentences(report: Report) -> list[str]:
 
 def _all_alike(group: GroupResult) -> str:
     """Said in place of a ranking where there is none: of one position, all heads attend alike."""
-    if group.n_heads < 2 or float(np.ptp(group.entropies, axis=1).max()) > 1e-9 * float(np.abs(group.entropies).max()):
+    if group.n_heads < 2 or float(np.ptp(group.haar.entropies, axis=1).max()) > 1e-9 * float(
+        np.abs(group.haar.entropies).max()
+    ):
         return ""
     return (
         f"all {group.n_heads} heads have the same entropy on contexts of {group.n_queries} x {group.n_keys} positions, "

@@ -25,12 +25,13 @@ from oattn_hub.report.answer import GO, STAY, TOLERANCE, UNSURE, Answer, answer
 from oattn_hub.report.contexts import LINEAR_CODES, Context, Sample, code_values
 from oattn_hub.report.dendrogram import layout
 from oattn_hub.report.figures import top_and_bottom
-from oattn_hub.report.group import Array, GroupResult
+from oattn_hub.report.group import GroupResult
 from oattn_hub.report.head_table import head_csv
 from oattn_hub.report.page_table import page_table
 from oattn_hub.report.plot import section_figures
 from oattn_hub.report.theme import COST_MAP, ENTROPY_MAP, LAYER_MAP, MATRIX_MAP, SERIES
 from oattn_hub.report.web_page import Still, fill, resource, stills, verbatim
+from oattn_hub.types import Array
 
 if TYPE_CHECKING:
     from oattn_hub.report.evaluation import EvaluationSection
@@ -219,28 +220,29 @@ def _group_data(group: GroupResult, report: Report, found: Answer, axes: _Axes) 
 
 
 def _group_arrays(group: GroupResult, report: Report, found: Answer) -> dict[str, Array]:
-    order = group.tree.leaf_order
-    tree = layout(group.head_labels, order)
-    sizes = np.abs(group.coefficients.astype(np.float64))
+    geometry, ranking = group.geometry, group.ranking
+    order = geometry.tree.leaf_order
+    tree = layout(geometry.head_labels, order)
+    sizes = np.abs(group.haar.coefficients.astype(np.float64))
     largest = np.maximum(sizes.max(axis=1, initial=0.0), np.finfo(np.float32).tiny)
     integers = {
-        "layers": group.layers, "heads": group.heads, "bottom": group.bottom_counts, "top": group.top_counts,
-        "folder": group.folders, "order": order, "treeParent": tree.parent, "treeLeaf": tree.leaf,
+        "layers": group.layers, "heads": group.heads, "bottom": ranking.bottom_counts, "top": ranking.top_counts,
+        "folder": geometry.folders, "order": order, "treeParent": tree.parent, "treeLeaf": tree.leaf,
         "verdict": [_VERDICTS.index(found.verdicts.get(key)) for key in group.head_keys()],
     }  # fmt: skip
     reals = {
-        "entropy": group.entropies.mean(axis=0), "entropyLow": group.entropy_low, "entropyHigh": group.entropy_high,
-        "rank": group.ranks, "rankLow": group.rank_low, "rankHigh": group.rank_high, "entropies": group.entropies,
-        "treeX": tree.x, "treeY": tree.y, "diffusion": group.diffusion, "coefficientMax": largest,
-        **_measured(group, report, found),
+        "entropy": group.haar.mean_entropies, "entropyLow": ranking.entropy_low, "entropyHigh": ranking.entropy_high,
+        "rank": ranking.ranks, "rankLow": ranking.rank_low, "rankHigh": ranking.rank_high,
+        "entropies": group.haar.entropies, "treeX": tree.x, "treeY": tree.y, "diffusion": geometry.diffusion,
+        "coefficientMax": largest, **_measured(group, report, found),
     }  # fmt: skip
-    lower = np.tril_indices(len(group.affinity), k=-1)
-    if group.landmarks is not None:
-        integers["landmarks"] = group.landmarks
+    lower = np.tril_indices(len(geometry.affinity), k=-1)
+    if geometry.landmarks is not None:
+        integers["landmarks"] = geometry.landmarks
     return {
         **{name: np.asarray(array, dtype=np.int32) for name, array in integers.items()},
         **{name: np.asarray(array, dtype=np.float32) for name, array in reals.items()},
-        "affinityTriangle": np.rint(np.clip(group.affinity[lower], 0, 1) * _STEPS).astype(np.uint8),
+        "affinityTriangle": np.rint(np.clip(geometry.affinity[lower], 0, 1) * _STEPS).astype(np.uint8),
         "coefficients": _decibels(sizes / largest[:, None]),
     }
 

@@ -215,7 +215,7 @@ def _group_figures(group: GroupResult, kind: str, found: Answer) -> Iterator[Pla
     def panel(draw: Drawing, projection: str | None = None, **options: Any) -> Panel:
         return Panel(partial(draw, group=group, **options), projection)
 
-    extremes = {"lowest": int(np.argmin(group.ranks)), "highest": int(np.argmax(group.ranks))}
+    extremes = {"lowest": int(np.argmin(group.ranking.ranks)), "highest": int(np.argmax(group.ranking.ranks))}
     picked = {name: group.head_keys()[index] for name, index in extremes.items()}
     yield PlannedFigure("heads", (7, 4), (panel(figures.draw_heads, found=found),))
     if found.alone:

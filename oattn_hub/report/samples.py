@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from oattn_hub.report.group import Array
+from oattn_hub.types import Array
 
 DISPLAY_SIDE = 64
 _MISSING, _LOWEST, _HIGHEST = 0, 1, 255

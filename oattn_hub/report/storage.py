@@ -26,7 +26,8 @@ from oattn_hub.files import (
 from oattn_hub.records import ModelInfo, Provenance, Settings
 from oattn_hub.report.answer import Removal
 from oattn_hub.report.contexts import Context
-from oattn_hub.report.group import Array, GroupResult
+from oattn_hub.report.group_storage import group_from, group_parts
+from oattn_hub.types import Array
 
 if TYPE_CHECKING:
     from oattn_hub.report.report import Report
@@ -96,8 +97,8 @@ def _to_parts(report: Report) -> tuple[dict[str, Any], dict[str, Array]]:
     tensors: dict[str, Array] = {}
     groups = []
     for group in report.groups.values():
-        plain, arrays = group.to_parts()
-        groups.append({**plain, "layer_names": list(plain["layer_names"])})
+        plain, arrays = group_parts(group)
+        groups.append(plain)
         tensors.update({f"{group.name}/{name}": array for name, array in arrays.items()})
     provenance = report.provenance.to_json()
     document = {
@@ -124,7 +125,7 @@ def _from_parts(document: dict[str, Any], tensors: dict[str, Array], run: dict[s
     for plain in document["groups"]:
         prefix = f"{plain['name']}/"
         arrays = {name.removeprefix(prefix): array for name, array in tensors.items() if name.startswith(prefix)}
-        groups[plain["name"]] = GroupResult.from_parts(plain, arrays)
+        groups[plain["name"]] = group_from(plain, arrays)
     return {
         "model": ModelInfo.from_json(document.get("model")),
         "settings": Settings.from_json(document.get("settings")),

@@ -50,7 +50,7 @@ def write_training_page(moments: Sequence[tuple[int, Report, Mapping[str, float]
 def _group_data(name: str, moments: Sequence[GroupResult]) -> dict[str, Any]:
     """Where each head stands on the map, and its entropy and rank (0 is lowest) at every moment."""
     last = moments[-1]
-    entropies = [group.entropies.mean(axis=0) for group in moments]
+    entropies = [group.haar.mean_entropies for group in moments]
     return {
         "name": name,
         "layers": last.layers.tolist(),

@@ -162,14 +162,14 @@ def test_a_report_on_very_many_heads_says_that_it_approximates_and_does_not_grow
     tmp_path: Path,
 ) -> None:
     group = joined([attention(12, 90), attention(12, 90, seed=1)], settings(landmarks=30, batches=2))
-    assert group.affinity.shape == (30, 30)
-    assert group.tree.n == 90
-    assert group.diffusion.shape == (90, 3)
+    assert group.geometry.affinity.shape == (30, 30)
+    assert group.geometry.tree.n == 90
+    assert group.geometry.diffusion.shape == (90, 3)
     assert any("approximation" in sentence and "30 of them" in sentence for sentence in control_sentences(group))
     model = ModelInfo("drawn", None, None, "torch", "tensor", "generic")
     report = Report(model, settings(landmarks=30), Provenance("drawn", "", ""), {"all": group})
     loaded = Report.load(report.save(tmp_path / "report"))
-    np.testing.assert_array_equal(loaded.group("all").affinity_rows, group.affinity_rows)
+    np.testing.assert_array_equal(loaded.group("all").geometry.affinity_rows, group.geometry.affinity_rows)
     assert loaded.fingerprint == report.fingerprint
     assert loaded.settings.landmarks == 30
     report.write_page(tmp_path / "report.html")
@@ -178,5 +178,5 @@ def test_a_report_on_very_many_heads_says_that_it_approximates_and_does_not_grow
 
 def test_few_heads_are_compared_each_with_each_and_the_report_says_nothing_of_landmarks() -> None:
     group = joined([attention(12, 20), attention(12, 20, seed=1)], settings(batches=2))
-    assert group.landmarks is None
+    assert group.geometry.landmarks is None
     assert not any("approximation" in sentence for sentence in control_sentences(group))

@@ -15,6 +15,7 @@ from oattn_hub.geometry import Questionnaire, diffusion, flexible_tree, head_ent
 from oattn_hub.records import Settings
 from oattn_hub.report import GroupResult
 from oattn_hub.report.control_words import control_sentences
+from oattn_hub.report.group_storage import group_from, group_parts
 
 Array = NDArray[Any]
 
@@ -44,32 +45,32 @@ def test_row_normalisation_reaches_head_tree_and_diffusion_map(tree: str) -> Non
     affinity = np.mean(
         [Questionnaire(normalisation="row", tree=tree).fit(X).affinities_["head"] for X in batches], axis=0
     )
-    np.testing.assert_allclose(group.diffusion, diffusion(affinity, 4, "row").coordinates()[:, 1:], atol=1e-5)
-    assert not np.allclose(group.diffusion_eigenvalues, diffusion(affinity, 4, "density").values[1:])
+    np.testing.assert_allclose(group.geometry.diffusion, diffusion(affinity, 4, "row").coordinates()[:, 1:], atol=1e-5)
+    assert not np.allclose(group.geometry.diffusion_eigenvalues, diffusion(affinity, 4, "density").values[1:])
     if tree == "flexible":
-        assert group.tree == flexible_tree(group.affinity.astype(np.float64), normalisation="row")
+        assert group.geometry.tree == flexible_tree(group.geometry.affinity.astype(np.float64), normalisation="row")
 
 
 def test_the_network_entropy_counts_what_ties_at_the_end() -> None:
     batches = tensors(2)
     group = joined(batches)
-    shown = np.abs(group.network_coefficients, dtype=np.float64).sum(axis=1)
-    assert group.network_coefficients.shape == (2, 100)
-    np.testing.assert_allclose(group.network_entropies, shown, rtol=0.2)
+    shown = np.abs(group.haar.network_coefficients, dtype=np.float64).sum(axis=1)
+    assert group.haar.network_coefficients.shape == (2, 100)
+    np.testing.assert_allclose(group.haar.network_entropies, shown, rtol=0.2)
 
 
 def test_a_group_says_what_its_ranking_owes_to_the_method() -> None:
     batches = tensors(4)
     group = joined(batches)
-    assert group.controls is not None
-    assert group.tree_spread is not None
+    assert group.haar.controls is not None
+    assert group.haar.tree_spread is not None
     trees = Questionnaire().fit(batches[0]).trees_
-    everything = spearmanr(group.entropies[0], head_entropies(batches[0], trees, None)).statistic
-    assert group.controls.all_functions == pytest.approx(everything)
+    everything = spearmanr(group.haar.entropies[0], head_entropies(batches[0], trees, None)).statistic
+    assert group.haar.controls.all_functions == pytest.approx(everything)
     rows = -np.sum(batches[0] * np.log(batches[0]), axis=1).mean(axis=0)
-    assert group.controls.shannon == pytest.approx(spearmanr(group.entropies[0], rows).statistic)
-    assert (group.tree_spread >= 0).all()
-    assert set(group.controls.convergence) == {"query", "key", "head"}
+    assert group.haar.controls.shannon == pytest.approx(spearmanr(group.haar.entropies[0], rows).statistic)
+    assert (group.haar.tree_spread >= 0).all()
+    assert set(group.haar.controls.convergence) == {"query", "key", "head"}
     sentences = " ".join(control_sentences(group))
     for word in ("Shannon", "shuffled", "Haar functions", "noise", "pass"):
         assert word in sentences
@@ -79,16 +80,16 @@ def test_a_group_says_what_its_ranking_owes_to_the_method() -> None:
 
 def test_controls_survive_the_round_trip() -> None:
     group = joined(tensors(2))
-    again = GroupResult.from_parts(*group.to_parts())
-    assert again.controls == group.controls
-    assert again.details is not None
-    np.testing.assert_array_equal(again.details, group.details)
+    again = group_from(*group_parts(group))
+    assert again.haar.controls == group.haar.controls
+    assert again.haar.details is not None
+    np.testing.assert_array_equal(again.haar.details, group.haar.details)
 
 
 def test_details_are_the_entropies_without_the_constant_on_every_batch() -> None:
     batches = tensors(3)
     group = joined(batches)
-    assert group.details is not None
-    for X, detail in zip(batches, group.details, strict=True):
+    assert group.haar.details is not None
+    for X, detail in zip(batches, group.haar.details, strict=True):
         expected = head_entropies(X, Questionnaire().fit(X).trees_, constant=False)
         np.testing.assert_allclose(detail, expected, rtol=1e-9)

@@ -172,7 +172,7 @@ import oattn_hub as oh
 there, here = oh.load_report("me/heads"), oh.Report.load({saved!r})
 assert there.heads == here.heads
 assert there.model.revision == here.model.revision
-assert (there.group().entropies == here.group().entropies).all()
+assert (there.group().haar.entropies == here.group().haar.entropies).all()
 assert here.model.source and there.model.source is None  # nobody needs to know the folders of this disk
 assert "torch" not in sys.modules
 from huggingface_hub import ModelCard

@@ -74,7 +74,7 @@ def test_every_check_is_made_for_every_domain(report: Report, validated: Report)
     assert {(trial.count, trial.metric) for trial in section.removals} == {
         (count, metric) for count in (1, 3) for metric in ("divergence", "loss")
     }
-    lowest = np.argsort(report.group().ranks)
+    lowest = np.argsort(report.group().ranking.ranks)
     keys = report.group().head_keys()
     assert section.removals[0].heads == (keys[lowest[0]],)
     assert section.n_inputs == 6

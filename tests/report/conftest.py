@@ -12,6 +12,7 @@ from oattn_hub.geometry.tree import PartitionTree
 from oattn_hub.report import GroupResult, ModelInfo, Provenance, Report, Settings
 from oattn_hub.report.contexts import Axis, Context, bytes_per_entry, keep_sample
 from oattn_hub.report.evaluation import Curve, EvaluationSection, MetricInfo, ScoreResult
+from oattn_hub.report.measured import HaarEntropies, HeadGeometry, Ranking
 
 GroupMaker = Callable[..., GroupResult]
 
@@ -39,20 +40,28 @@ def _make_group(
     trees = PartitionTree.dyadic(tokens).labels[:, random.permutation(tokens)]
     per_entry = bytes_per_entry([X.shape], 2) if kept else 1.0  # kept: as an analysis would, else without loss
     samples = tuple(keep_sample(X, "probs", batch, trees, trees, per_entry) for batch in range(2))
-    return GroupResult(
-        name=name, n_queries=tokens, n_keys=tokens, fraction=0.1, jaccard=0.9, spearman=0.95,
-        layer_names=tuple(f"{name}.layer.{layer + first_layer}.attention" for layer in layers),
-        layers=layers + first_layer, heads=heads, entropies=entropies,
-        entropy_low=mean - 0.1, entropy_high=mean + 0.1, ranks=ranks, rank_low=ranks - 1, rank_high=ranks + 1,
-        bottom_counts=np.bincount(lowest.ravel(), minlength=total), top_counts=np.zeros(total, dtype=np.int64),
-        network_entropies=80 + random.random(n_batches),
-        network_coefficients=random.normal(size=(n_batches, 30)).astype(np.float32),
-        coefficients=random.normal(size=(total, 40)).astype(np.float32),
-        supports=np.sort(random.integers(1, 400, 40))[::-1].copy(),
+    geometry = HeadGeometry(
         affinity=np.exp(-distances / np.median(distances)).astype(np.float32),
         distance_quantiles=np.sort(random.random((n_batches, 11)), axis=1),
         diffusion=points - points.mean(axis=0), diffusion_eigenvalues=np.array([0.9, 0.5, 0.2]),
-        head_labels=PartitionTree.dyadic(total).labels, samples=samples,
+        head_labels=PartitionTree.dyadic(total).labels,
+    )  # fmt: skip
+    haar = HaarEntropies(
+        entropies=entropies,
+        coefficients=random.normal(size=(total, 40)).astype(np.float32),
+        supports=np.sort(random.integers(1, 400, 40))[::-1].copy(),
+        network_entropies=80 + random.random(n_batches),
+        network_coefficients=random.normal(size=(n_batches, 30)).astype(np.float32),
+    )
+    ranking = Ranking(
+        fraction=0.1, jaccard=0.9, spearman=0.95, entropy_low=mean - 0.1, entropy_high=mean + 0.1,
+        ranks=ranks, rank_low=ranks - 1, rank_high=ranks + 1,
+        bottom_counts=np.bincount(lowest.ravel(), minlength=total), top_counts=np.zeros(total, dtype=np.int64),
+    )  # fmt: skip
+    return GroupResult(
+        name=name, n_queries=tokens, n_keys=tokens,
+        layer_names=tuple(f"{name}.layer.{layer + first_layer}.attention" for layer in layers),
+        layers=layers + first_layer, heads=heads, geometry=geometry, haar=haar, ranking=ranking, samples=samples,
     )  # fmt: skip
 
 

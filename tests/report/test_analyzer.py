@@ -86,8 +86,8 @@ def test_entropies_are_those_of_the_geometry(bert_folder: Path, inputs: list[dic
         model(**{name: torch.as_tensor(value) for name, value in inputs[2].items()})
     X = store.tensor(batch=0, kind="probs")
     trees = Questionnaire().fit(X).trees_
-    np.testing.assert_allclose(report.group().entropies[2], head_entropies(X, trees), rtol=1e-6)
-    assert report.group().network_entropies[2] == pytest.approx(network_entropy(X, trees), rel=1e-5)
+    np.testing.assert_allclose(report.group().haar.entropies[2], head_entropies(X, trees), rtol=1e-6)
+    assert report.group().haar.network_entropies[2] == pytest.approx(network_entropy(X, trees), rel=1e-5)
 
 
 def test_groups_are_reported_side_by_side(tmp_path: Path) -> None:
@@ -258,7 +258,7 @@ def test_scores_of_a_causal_model(tmp_path: Path) -> None:
     for kind in ("scores", "logits", "probs"):
         report = oh.analyze(model, data=data, kind=kind, out=tmp_path / kind)
         assert report.settings.kind == kind
-        assert np.isfinite(report.group().entropies).all()
+        assert np.isfinite(report.group().haar.entropies).all()
     masked = Report.load(tmp_path / "logits").group().samples[0].matrix(0)
     assert np.isnan(masked[np.triu_indices(14, k=1)]).all()
     assert np.isfinite(masked[np.tril_indices(14)]).all()

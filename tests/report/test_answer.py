@@ -150,7 +150,8 @@ def test_an_evaluation_says_that_it_also_chose_the_ranking(measured_report: Repo
 
 def test_heads_that_nothing_tells_apart_are_not_ranked_in_words(report: Report) -> None:
     group = report.group()
-    same = replace(group, entropies=np.ones_like(group.entropies), n_queries=1, n_keys=1)
+    alike = replace(group.haar, entropies=np.ones_like(group.haar.entropies))
+    same = replace(group, haar=alike, n_queries=1, n_keys=1)
     findings = replace(report, groups={group.name: same}).findings()
     assert findings[1].startswith(
         "All 24 heads have the same entropy on contexts of 1 x 1 positions, so nothing ranks them"

@@ -50,7 +50,7 @@ def test_a_report_beside_itself(report: Report) -> None:
 
 def test_depth_is_the_mean_of_each_quarter(report: Report) -> None:
     group = report.group()
-    means = [float(group.entropies[:, group.layers == layer].mean()) for layer in range(4)]
+    means = [float(group.haar.entropies[:, group.layers == layer].mean()) for layer in range(4)]
     assert oh.compare(report, report).groups[0].depth_a == pytest.approx(means)
 
 
@@ -68,10 +68,11 @@ def test_different_shapes_are_not_matched(
 
 def test_a_changed_head_is_named(report: Report, make_report: MakeReport) -> None:
     group = report.group()
-    entropies = group.entropies.copy()
+    entropies = group.haar.entropies.copy()
     entropies[:, 3] = 50.0
     order = 1.0 + np.argsort(np.argsort(entropies.mean(axis=0), kind="stable"), kind="stable")
-    comparison = oh.compare(report, make_report(replace(group, entropies=entropies, ranks=order)))
+    haar, ranking = replace(group.haar, entropies=entropies), replace(group.ranking, ranks=order)
+    comparison = oh.compare(report, make_report(replace(group, haar=haar, ranking=ranking)))
     assert any("head 0.3 moved most" in finding for finding in comparison.findings)
     assert 0 < comparison.groups[0].spearman < 1
 

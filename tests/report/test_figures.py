@@ -77,15 +77,15 @@ def test_layers_with_fewer_heads_leave_gaps(make_group: Callable[..., GroupResul
 def test_diffusion_map(report: Report, projection: str | None, colour: str) -> None:
     ax = figures.draw_diffusion(_ax(projection), report.group(), colour)
     values = np.asarray(ax.collections[0].get_array())
-    expected = report.group().layers if colour == "layer" else report.group().entropies.mean(axis=0)
+    expected = report.group().layers if colour == "layer" else report.group().haar.mean_entropies
     np.testing.assert_allclose(values, expected)
 
 
 def test_affinity_is_in_tree_order(report: Report) -> None:
     group = report.group()
     shown = np.asarray(figures.draw_affinity(_ax(), group).images[0].get_array())
-    order = group.tree.leaf_order
-    np.testing.assert_array_equal(shown, group.affinity[order][:, order])
+    order = group.geometry.tree.leaf_order
+    np.testing.assert_array_equal(shown, group.geometry.affinity[order][:, order])
 
 
 def test_a_thousand_heads_can_be_drawn(make_group: Callable[..., GroupResult]) -> None:

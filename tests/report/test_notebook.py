@@ -53,7 +53,7 @@ def test_coefficients_come_with_the_folders_they_belong_to(report: Report) -> No
     found = report.coefficients(1, 2)
     group, sample = report.group(), report.group().samples[0]
     index = group.head_keys().index((1, 2))
-    assert [entry.value for entry in found] == pytest.approx(group.coefficients[index].tolist())
+    assert [entry.value for entry in found] == pytest.approx(group.haar.coefficients[index].tolist())
     constant = found[0]
     assert (constant.query.level, len(constant.query.positions), constant.support) == (-1, 20, 400)
     trees = {"query": PartitionTree(sample.query_labels), "key": PartitionTree(sample.key_labels)}

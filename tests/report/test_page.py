@@ -214,9 +214,11 @@ def test_what_is_drawn_is_what_was_measured(
     group = two_group_report.groups["cross"]
     index = group.head_keys().index((5, 1))
     shown = page.evaluate(f"page.groups[1].entropies.values.filter((_, i) => i % {group.n_heads} === {index})")
-    assert shown == pytest.approx(group.entropies[:, index].tolist(), rel=1e-6)
+    assert shown == pytest.approx(group.haar.entropies[:, index].tolist(), rel=1e-6)
     a, b = 3, 8
-    assert page.evaluate(f"affinity(page.groups[1], {a}, {b})") == pytest.approx(group.affinity[a, b], abs=1 / 255)
+    assert page.evaluate(f"affinity(page.groups[1], {a}, {b})") == pytest.approx(
+        group.geometry.affinity[a, b], abs=1 / 255
+    )
     values = page.evaluate(
         f"readMatrix(page.groups[1].samples[0], {index}).then((m) => Array.from(m.codes, (code) => m.table[code]))"
     )

@@ -24,8 +24,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def _check(report: Report, n_layers: int, n_heads: int, out: Path) -> None:
     keys = [(record.layer, record.head) for record in report.heads]
     assert keys == [(layer, head) for layer in range(n_layers) for head in range(n_heads)]
-    assert np.isfinite(report.group().entropies).all()
-    assert (report.group().entropies > 0).all()
+    assert np.isfinite(report.group().haar.entropies).all()
+    assert (report.group().haar.entropies > 0).all()
     assert Report.load(out).fingerprint == report.fingerprint
     assert (out / "report.html").stat().st_size < 15_000_000
 

@@ -5,33 +5,27 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from dataclasses import FrozenInstanceError, fields, replace
+from dataclasses import FrozenInstanceError, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from oattn_hub.errors import FormatError, InvalidInput, LoadError
-from oattn_hub.files import sealed
-from oattn_hub.report import GroupResult, Report
-from oattn_hub.report.contexts import sample_arrays
+from oattn_hub.files import read_tensors, sealed
+from oattn_hub.report import Report
+from oattn_hub.report.group_storage import group_parts
 
 
 def test_round_trip_is_bit_identical(two_group_report: Report, tmp_path: Path) -> None:
     loaded = Report.load(two_group_report.save(tmp_path / "a"))
     assert list(loaded.groups) == ["encoder", "cross"]
     for name, group in two_group_report.groups.items():
-        for item in fields(GroupResult):
-            before, after = getattr(group, item.name), getattr(loaded.groups[name], item.name)
-            if item.name == "samples":
-                assert sample_arrays(before).keys() == sample_arrays(after).keys()
-                for path, array in sample_arrays(before).items():
-                    np.testing.assert_array_equal(array, sample_arrays(after)[path], strict=True)
-            elif isinstance(before, np.ndarray):
-                assert before.dtype == after.dtype
-                np.testing.assert_array_equal(before, after, strict=True)
-            else:
-                assert before == after
+        (plain, arrays), (plain_after, arrays_after) = group_parts(group), group_parts(loaded.groups[name])
+        assert plain_after == plain
+        assert arrays_after.keys() == arrays.keys()
+        for path, array in arrays.items():
+            np.testing.assert_array_equal(array, arrays_after[path], strict=True)
     assert loaded.heads == two_group_report.heads
     assert (loaded.model, loaded.settings, loaded.provenance) == (
         two_group_report.model, two_group_report.settings, two_group_report.provenance,
@@ -93,10 +87,44 @@ def test_unknown_names_list_the_known(two_group_report: Report) -> None:
 
 
 def test_groups_check_their_shapes(report: Report) -> None:
+    group = report.group()
     with pytest.raises(InvalidInput, match="ranks has 3 entries, but 24 heads"):
-        replace(report.group(), ranks=np.ones(3))
+        replace(group, ranking=replace(group.ranking, ranks=np.ones(3)))
     with pytest.raises(InvalidInput, match="affinity has shape"):
-        replace(report.group(), affinity=np.ones((3, 3)))
+        replace(group, geometry=replace(group.geometry, affinity=np.ones((3, 3))))
+
+
+def test_names_in_the_files_are_those_of_every_version(two_group_report: Report, tmp_path: Path) -> None:
+    """The records of a group may be cut anew; a stored report must not notice."""
+    two_group_report.save(tmp_path)
+    plain = json.loads((tmp_path / "report.json").read_text())["groups"][1]
+    assert set(plain) == {
+        "name", "n_queries", "n_keys", "fraction", "jaccard", "spearman", "layer_names", "details", "tree_spread",
+        "controls", "landmarks", "pooled",
+    }  # fmt: skip
+    arrays = {name.split("/")[1] for name in read_tensors(tmp_path / "report.safetensors") if name.startswith("cross/")}
+    assert arrays == {
+        "layers", "heads", "entropies", "entropy_low", "entropy_high", "ranks", "rank_low", "rank_high",
+        "bottom_counts", "top_counts", "network_entropies", "network_coefficients", "coefficients", "supports",
+        "affinity", "distance_quantiles", "diffusion", "diffusion_eigenvalues", "head_labels", "sample",
+    }  # fmt: skip
+
+
+def test_a_report_of_the_first_version_loads(report: Report, tmp_path: Path) -> None:
+    """Before details, controls, landmarks and pooling were known, their names were not in the file at all."""
+    report.save(tmp_path)
+    groups = json.loads((tmp_path / "report.json").read_text())["groups"]
+    for name in ("details", "tree_spread", "controls", "landmarks", "pooled"):
+        del groups[0][name]
+    _edit(tmp_path, groups=groups)
+    group = Report.load(tmp_path).group()
+    assert (group.haar.details, group.haar.controls, group.geometry.landmarks, group.pooled) == (
+        None,
+        None,
+        None,
+        (1, 1),
+    )
+    assert Report.load(tmp_path).heads == report.heads
 
 
 def _edit(folder: Path, **changes: object) -> None:
@@ -117,7 +145,7 @@ def _edit(folder: Path, **changes: object) -> None:
         ({"format": "other"}, "not a report of oattn_hub"),
         ({"model": None}, "ModelInfo is None, expected an object"),
         ({"settings": {"kind": "probs"}}, "Settings lacks batches, tokens, seed"),
-        ({"groups": [{"name": "encoder"}]}, "misses"),
+        ({"groups": [{"name": "encoder"}]}, "Group 'encoder' of the report lacks n_queries"),
         ({"tensors_sha256": "0"}, "damaged or belongs to another"),
     ],
 )

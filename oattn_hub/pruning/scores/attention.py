@@ -39,7 +39,7 @@ def across_groups(subject: Subject, by_group: dict[str, Values]) -> Values:
 
 def _haar(subject: Subject) -> Values:
     groups = _report(subject).groups
-    return across_groups(subject, {name: group.entropies.mean(axis=0) for name, group in groups.items()})
+    return across_groups(subject, {name: group.haar.mean_entropies for name, group in groups.items()})
 
 
 def _haar_detail(subject: Subject) -> Values:
@@ -49,9 +49,9 @@ def _haar_detail(subject: Subject) -> Values:
 
 def _details(group: GroupResult) -> Values:
     """(batches, heads) entropies without the constant function."""
-    if group.details is None:  # a report of an older version keeps the coefficients of the first batch only
-        return np.asarray(np.abs(group.coefficients[:, 1:]).sum(axis=1)[None])
-    return group.details
+    if group.haar.details is None:  # a report of an older version keeps the coefficients of the first batch only
+        return np.asarray(np.abs(group.haar.coefficients[:, 1:]).sum(axis=1)[None])
+    return group.haar.details
 
 
 def _shannon(subject: Subject) -> Values:
