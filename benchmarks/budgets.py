@@ -31,7 +31,7 @@ from oattn_hub.files import read_json, write_json, write_text
 from oattn_hub.models.load import LoadedModel, load_model
 from oattn_hub.pruning.bench import Bench, Question
 from oattn_hub.pruning.bounds import fixed_sequence
-from oattn_hub.pruning.compensate import KINDS
+from oattn_hub.pruning.compensate import KINDS, TRIED
 from oattn_hub.pruning.costs import count_flops, latencies
 from oattn_hub.pruning.heal import heal
 from oattn_hub.pruning.scores import Subject, get_score
@@ -167,7 +167,7 @@ def run(name: str, data: Path, models: Path, peers: bool, minutes: float) -> dic
     bench = Bench(loaded, Question(metric=setting.metric, **options))
     rules = Choice.of(bench.sites, all_heads(bench.sites))
     search = Search(bench.evaluator(bench.roles.rank), bench.compensator, bench.choice, rules, progress=show)
-    ranking, kind, trials = search.choose(RANKINGS, KINDS)
+    ranking, kind, trials = search.choose(RANKINGS, TRIED)
     search = search.compensating(kind)
     path = search.path(ranking, max(setting.goals))
     result = {
@@ -333,12 +333,9 @@ def _healed_words(found: dict[str, Any]) -> list[str]:
 
 def _peers_words(peers: dict[str, Any]) -> list[str]:
     lines = [f"{peers['heads']} heads by every rule in one go, cost at the worst length:", ""]
-    lines += ["| rule | none | bias | refit |", "| --- | --- | --- | --- |"]
+    lines += ["| rule | none | scale | bias | refit |", "| --- " * 5 + "|"]
     costs = sorted(peers["costs"].items(), key=lambda entry: min(entry[1].values()))
-    lines += [
-        f"| {rule} | " + " | ".join(f"{by[kind]:.4f}" for kind in ("none", "bias", "refit")) + " |"
-        for rule, by in costs
-    ]
+    lines += [f"| {rule} | " + " | ".join(f"{by[kind]:.4f}" for kind in reversed(KINDS)) + " |" for rule, by in costs]
     return [*lines, ""]
 
 

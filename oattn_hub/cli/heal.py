@@ -24,6 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tokens", type=int, help="your context length (128, or what the model takes)")
     parser.add_argument("--lengths", help="all lengths to train and verify at, e.g. 128,512")
     parser.add_argument("--rate", type=float, default=3e-4, help="learning rate (0.0003)")
+    parser.add_argument("--lora", type=int, help="train additions of this rank to all linear layers instead (PEFT)")
     parser.add_argument("--seed", type=int, default=0, help="of inputs and their order (0)")
     add_json_flag(parser)
 
@@ -36,6 +37,8 @@ def check(args: argparse.Namespace) -> None:
     checks.positive(args.rate, "--rate")
     if args.inputs is not None:
         checks.count(args.inputs, "--inputs")
+    if args.lora is not None:
+        checks.count(args.lora, "--lora")
     checks.count(args.seed, "--seed", least=0)
     if args.tokens is not None:
         checks.count(args.tokens, "--tokens", least=2)
@@ -56,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
     def report(look: Look) -> None:
         out.print(f"step {look.step}, {look.seconds:.0f} s: loss {look.loss:.5f}", markup=False)
 
-    names = ("data", "calibration", "minutes", "inputs", "tokens", "rate", "seed")
+    names = ("data", "calibration", "minutes", "inputs", "tokens", "rate", "lora", "seed")
     options = {name: getattr(args, name) for name in names}
     pruned = open_pruned(args.pruned)
     healed = heal(pruned, args.model, **options, lengths=parse_lengths(args.lengths), report=report)

@@ -35,7 +35,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--shape", choices=("free", "even", "uniform"), default="free", help="even groups, or all layers alike (free)"
     )
     parser.add_argument(
-        "--compensate", choices=("refit", "bias", "none"), help="refit what stays; default: what was measured to help"
+        "--compensate",
+        choices=("refit", "bias", "scale", "none"),
+        help="refit what stays; default: what was measured to help",
     )
     parser.add_argument("--min-heads-per-layer", type=int, default=0, help="leave so many in every layer (0)")
     parser.add_argument("--keep", help="heads that stay, as layer.head separated by commas")

@@ -11,7 +11,7 @@ from oattn_hub.adapters import Adapter, AttentionSite
 from oattn_hub.errors import InvalidInput
 from oattn_hub.progress import Progress, silent
 from oattn_hub.pruning.bounds import LEVEL, upper_bound
-from oattn_hub.pruning.compensate import KINDS, Compensator, Kind, Refits
+from oattn_hub.pruning.compensate import KINDS, TRIED, Compensator, Kind, Refits
 from oattn_hub.pruning.evaluation import Evaluator, increase_interval
 from oattn_hub.pruning.plain import check_values
 from oattn_hub.pruning.roles import Roles, context_lengths, share_out
@@ -58,7 +58,7 @@ class Question:
     def kinds(self) -> tuple[Kind, ...]:
         """Compensations to choose from."""
         if self.compensate is None:
-            return KINDS
+            return TRIED
         if isinstance(self.compensate, bool):
             return ("refit",) if self.compensate else ("none",)
         if self.compensate not in KINDS:

@@ -8,7 +8,9 @@ too, the outputs of those that stay are x. The refit is the ridge regression of 
 which has a closed form in the sums of x x' and x z', so the calibration inputs stream through and only such sums are
 kept; those of half the inputs too, because the strength is what does best from one half to the other. Tokens count by
 w_t = 1 / |residual stream|^2, because what follows the stream divides by its size; the ridge pulls towards the old
-weights, not towards zero. With kind ``"bias"`` only c moves (An et al. 2024, FLAP, arXiv 2312.11983).
+weights, not towards zero. With kind ``"bias"`` only c moves (An et al. 2024, FLAP, arXiv 2312.11983); with ``"scale"``
+every kept head is multiplied by one number (the mask tuning of Kwon et al. 2022, arXiv 2204.09656). Both have fewer
+unknowns than a refit and serve to compare with; of them, ``"bias"`` is tried where the choice is left to measurement.
 
 All layers are solved at once, in sweeps. The first sweep takes the heads' outputs of the unpruned model for x: one pass
 over the inputs, and then the refit for any set of heads is free. Every further sweep takes x from the model as refitted
@@ -48,8 +50,10 @@ from oattn_hub.pruning.watching import watched_projections
 if TYPE_CHECKING:
     from oattn_hub.models.load import LoadedModel
 
-Kind = Literal["refit", "bias", "none"]
-KINDS: tuple[Kind, ...] = ("refit", "bias", "none")
+Kind = Literal["refit", "bias", "scale", "none"]
+KINDS: tuple[Kind, ...] = ("refit", "bias", "scale", "none")
+# What is measured where nobody names a kind.
+TRIED: tuple[Kind, ...] = ("refit", "bias", "none")
 # Where there is only one stack of inputs to fit to; else what does best on inputs that were not fitted to.
 STRENGTH = 0.1
 STRENGTHS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
@@ -180,6 +184,30 @@ def bias_only(moments: Moments, old: torch.Tensor, kept: Sequence[int], with_shi
     return Refit(weight, _shift(moments, old, weight) if with_shift else None)
 
 
+def scaled(moments: Moments, old: torch.Tensor, heads: Sequence[Sequence[int]], strength: float = STRENGTH) -> Refit:
+    """The old weights of each kept head times one number, by least squares; the ridge pulls the numbers towards 1.
+
+    ``heads`` names the features of each head that stays.
+    """
+    old = old.double().cpu()
+    weight = torch.zeros_like(old)
+    if not heads:
+        return Refit(weight)
+    written = [moments.xx[:, list(rows)] @ old[list(rows)] for rows in heads]  # x' times what one head writes
+    products = torch.stack([_by_head(old, one, heads) for one in written], dim=1)
+    wanted = _by_head(old, moments.xz @ old, heads)
+    penalty = damping(products, strength)
+    factors = torch.linalg.solve(products + penalty * torch.eye(len(heads), dtype=torch.float64), wanted + penalty)
+    for rows, factor in zip(heads, factors, strict=True):
+        weight[list(rows)] = factor * old[list(rows)]
+    return Refit(weight)
+
+
+def _by_head(old: torch.Tensor, other: torch.Tensor, heads: Sequence[Sequence[int]]) -> torch.Tensor:
+    """(heads,) inner products of the rows of each head."""
+    return torch.stack([(old[list(rows)] * other[list(rows)]).sum() for rows in heads])
+
+
 def _shift(moments: Moments, old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
     return (moments.z @ old - moments.x @ new) / moments.total
 
@@ -189,7 +217,7 @@ class Compensator:
     """Refits of one model on one set of calibration inputs.
 
     Attributes:
-        kind: ``"refit"``, ``"bias"`` or ``"none"``.
+        kind: ``"refit"``, ``"bias"``, ``"scale"`` or ``"none"``.
         strength: of the ridge, in parts of the mean diagonal; None takes for every layer what does best across halves
             of the inputs.
         sweeps: how often all layers are solved; the first sweep needs no pass of its own once the unpruned model ran.
@@ -255,7 +283,7 @@ class Compensator:
     def shifts(self, site: AttentionSite) -> bool:
         """Whether a bias makes good for the mean of what is removed from this layer."""
         owner = bias_owner(site)
-        return self.kind != "none" and owner is not None and (self.new_biases or owner.bias is not None)
+        return self.kind in ("refit", "bias") and owner is not None and (self.new_biases or owner.bias is not None)
 
     def inverse(self, site: AttentionSite, moments: Moments, kept: torch.Tensor) -> torch.Tensor | None:
         """H^-1 of the layer's ridge regression on the kept features; None where no weight is refitted."""
@@ -275,11 +303,16 @@ class Compensator:
             removed = heads_of(site.layer, heads)
             if not removed or site.turn or site.module_name not in moments:
                 continue
-            kept = places(site, set(range(site.n_heads)) - set(removed))
-            solve = bias_only if self.kind == "bias" else partial(ridge, strength=self.strength_of(site))
-            refit = solve(moments[site.module_name], matrix(site), kept, with_shift=self.shifts(site))
+            refit = self._solution(site, moments[site.module_name], removed)
             found[site.module_name] = replace(refit, weight=keep(refit.weight))
         return found
+
+    def _solution(self, site: AttentionSite, moments: Moments, removed: Collection[int]) -> Refit:
+        kept = sorted(set(range(site.n_heads)) - set(removed))
+        if self.kind == "scale":
+            return scaled(moments, matrix(site), [places(site, [head]) for head in kept], self.strength_of(site))
+        solve = bias_only if self.kind == "bias" else partial(ridge, strength=self.strength_of(site))
+        return solve(moments, matrix(site), places(site, kept), with_shift=self.shifts(site))
 
 
 def damping(xx: torch.Tensor, strength: float) -> float:

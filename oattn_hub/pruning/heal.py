@@ -1,8 +1,10 @@
-"""Minutes of distillation after a cut: the output projections learn to let the model say what the unpruned one says.
+"""Minutes of distillation after a cut: the output projections learn to give the model the unpruned one's outputs.
 
 The loss is the divergence from the unpruned model (KL of logits, 1 - cosine of embeddings), so no label is needed.
 Every so often it is measured on inputs that are not trained on; the best weights seen are kept, and training ends when
 several looks in a row found nothing better, or when the time is over. What comes out is verified like a plan.
+In the place of the output projections, low-rank additions to every linear layer of the pruned blocks can be trained
+(LoRA, Hu et al. 2021, arXiv 2106.09685, through PEFT); they are merged, so the checkpoint has the same shape.
 Distillation: Hinton, Vinyals, Dean 2015 (arXiv 1503.02531).
 """
 
@@ -54,6 +56,7 @@ def heal(
     tokens: int | None = None,
     lengths: Sequence[int] | None = None,
     rate: float = 3e-4,
+    lora: int | None = None,
     seed: int = 0,
     report: Callable[[Look], None] = lambda _: None,
 ) -> PrunedModel:
@@ -65,26 +68,35 @@ def heal(
         data, calibration, inputs, tokens, lengths, seed: as for a plan; trained on what a plan would be fitted to.
         minutes: how long at most.
         rate: the learning rate (Adam) at the start; it falls to zero as the time runs out.
+        lora: train additions of this rank to all linear layers of the blocks, and no output projection as a whole.
         report: called after every look.
     """
     if not minutes > 0:
         raise InvalidInput(f"minutes is {minutes}; give a time above 0.")
     if not pruned.plan.heads:
         raise InvalidInput("No head was removed from this model, so there is nothing to heal.")
+    if lora is not None and lora < 1:
+        raise InvalidInput(f"lora is {lora}; give a rank of 1 or more, or None to train the output projections.")
     teacher = load_model(model) if model is not None else pruned.plan.load()
     question = Question(None, data, calibration, inputs, tokens, lengths, adapter=pruned.plan.adapter, seed=seed)
     bench = Bench(teacher, question)
     student = replace(pruned.loaded, model=copy.deepcopy(pruned.model).eval())
-    weights = trained_parameters(teacher, student, pruned.plan.adapter)
+    wanted = {name: parameter.requires_grad for name, parameter in student.model.named_parameters()}
+    additions = None if lora is None else Additions(teacher, student, pruned.plan.adapter, lora)
+    weights = additions.weights if additions else trained_parameters(teacher, student, pruned.plan.adapter)
     each = max(1, _SEEN // len(bench.roles.choice))
     held_out = [batch for part in bench.roles.choice for batch in part[:each]]
     healer = _Healer(teacher, student, bench.task, weights, rate, seed)
     looks = healer.run(bench.roles.fit, held_out, 60 * minutes, report)
+    if additions:
+        additions.merge()
+    for name, parameter in student.model.named_parameters():
+        parameter.requires_grad_(wanted[name])
     plan = replace(
         pruned.plan,
         cost=_cost(bench, student),
         healing={
-            "trained": "output projections of the attention layers",
+            "trained": additions.description if additions else "output projections of the attention layers",
             "parameters": sum(weight.numel() for weight in weights.values()),
             "trained_on": bench.roles.fit.description,
             "inputs": bench.roles.fit.fingerprint,
@@ -108,6 +120,39 @@ def trained_parameters(teacher: LoadedModel, student: LoadedModel, adapter: str 
     return {name: own[name] for name in sorted(found & set(own))}
 
 
+class Additions:
+    """Low-rank additions to the linear layers of a student's blocks; trained, then merged into them."""
+
+    def __init__(self, teacher: LoadedModel, student: LoadedModel, adapter: str | None, rank: int) -> None:
+        try:
+            from peft import LoraConfig, inject_adapter_in_model
+        except ImportError as error:
+            raise InvalidInput("Training with LoRA needs PEFT: pip install peft.") from error
+        blocks = {site.module_name.rpartition(".")[0] for site in head_sites(teacher.model, adapter)}
+        names = [
+            name
+            for name, module in student.model.named_modules()
+            if isinstance(module, nn.Linear) and any(name.startswith(f"{block}.") for block in blocks)
+        ]
+        if not names:
+            raise InvalidInput("No linear layer was found in the pruned blocks, so LoRA has nothing to add to.")
+        self.model = student.model
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)  # the additions begin at random, and a healing can be repeated
+            inject_adapter_in_model(LoraConfig(r=rank, lora_alpha=rank, target_modules=names), self.model)
+        self.weights = {name: one for name, one in self.model.named_parameters() if ".lora_" in name}
+        self.description = f"additions of rank {rank} to {len(names)} linear layers, merged afterwards"
+
+    def merge(self) -> None:
+        """Add them to the weights and take them off."""
+        from peft.tuners.tuners_utils import BaseTunerLayer
+
+        for name, layer in list(self.model.named_modules()):
+            if isinstance(layer, BaseTunerLayer):
+                layer.merge(safe_merge=False)
+                self.model.set_submodule(name, layer.get_base_layer())
+
+
 class _Healer:
     """One training run."""
 
@@ -122,7 +167,6 @@ class _Healer:
     ) -> None:
         self.teacher, self.student, self.task, self.weights = teacher, student, task, weights
         self.generator = torch.Generator().manual_seed(seed)
-        self.wanted = {name: p.requires_grad for name, p in student.model.named_parameters()}
         for name, parameter in student.model.named_parameters():
             parameter.requires_grad_(name in weights)
         # Steps are smaller than what 16 bits can add to a weight, so they are taken in 32.
@@ -147,7 +191,6 @@ class _Healer:
             for name, parameter in self.student.model.named_parameters():
                 if name in kept:
                     parameter.copy_(kept[name])
-                parameter.requires_grad_(self.wanted[name])
         return looks
 
     def _may_improve(self, looks: Sequence[Look]) -> bool:

@@ -66,7 +66,7 @@ def weights_words(plan: Mapping[str, Any]) -> str:
     fit, healing = plan.get("compensation"), plan.get("healing")
     sentences = []
     if fit:
-        what = "The biases" if fit["kind"] == "bias" else "The weights"
+        what = {"bias": "The biases", "scale": "The factors of the heads"}.get(fit["kind"], "The weights")
         sentences.append(
             f"{what} of {fit['layers']} output projections were refitted in closed form on {fit['fitted_on']}; "
             "no gradient training."

@@ -24,8 +24,10 @@ from oattn_hub.pruning.compensate import (
     fitting_strength,
     refitted,
     ridge,
+    scaled,
 )
 from oattn_hub.pruning.masks import masked_sites
+from oattn_hub.pruning.projections import matrix, places
 from oattn_hub.pruning.readout import readouts
 from oattn_hub.pruning.sites import head_sites
 from oattn_hub.pruning.watching import watched_projections
@@ -69,6 +71,45 @@ def test_the_refit_is_the_ridge_solution(with_shift: bool) -> None:
         assert found.shift.numpy() == pytest.approx(solution[3], abs=1e-10)
     else:
         assert found.shift is None
+
+
+def test_scaling_is_the_least_squares_solution() -> None:
+    """By hand: one column for what each kept head writes, over tokens and features, and a row that pulls to 1."""
+    x, z, weights = rows(0)
+    old = torch.randn(6, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    heads = [[0, 1], [4, 5]]
+    moments = Moments(6)
+    moments.add(x, z, weights)
+    found = scaled(moments, old, heads, strength=0.1)
+
+    root = np.sqrt(weights.numpy())[:, None]
+    columns = np.stack([(root * (x[:, one] @ old[one]).numpy()).ravel() for one in heads], axis=1)
+    penalty = 0.1 * np.mean((columns**2).sum(0))
+    left = np.vstack([columns, np.sqrt(penalty) * np.eye(2)])
+    right = np.concatenate([(root * (z @ old).numpy()).ravel(), np.sqrt(penalty) * np.ones(2)])
+    factors = np.linalg.lstsq(left, right, rcond=None)[0]
+    for rows_of_one, factor in zip(heads, factors, strict=True):
+        assert found.weight[rows_of_one].numpy() == pytest.approx(factor * old[rows_of_one].numpy(), abs=1e-10)
+    assert not found.weight[[2, 3]].any()
+    assert found.shift is None
+
+
+def test_scaling_lies_between_the_plain_cut_and_the_refit(tiny_bert: Any) -> None:
+    loaded, sites, heads = load_model(tiny_bert), head_sites(tiny_bert), [(0, 1), (1, 0)]
+    errors = {}
+    for kind in ("refit", "scale", "none"):
+        compensator = Compensator(loaded, sites, drawn(24), kind, strength=1e-6, new_biases=False)  # type: ignore[arg-type]
+        refits = compensator.refits(heads)
+        errors[kind] = 0.0
+        for site in sites:
+            old = matrix(site)
+            kept = places(site, {0, 1, 2, 3} - {head for layer, head in heads if layer == site.layer})
+            plain = torch.zeros_like(old)
+            plain[kept] = old[kept]
+            errors[kind] += compensator.unpruned[site.module_name].error(
+                old, refits.get(site.module_name, Refit(plain))
+            )
+    assert errors["refit"] < errors["scale"] < errors["none"]
 
 
 def test_streaming_equals_one_shot() -> None:

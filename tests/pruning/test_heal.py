@@ -65,6 +65,27 @@ def test_healing_lowers_the_loss(llama: Any, tmp_path: Path) -> None:
     assert open_pruned(tmp_path).plan.healing == healing
 
 
+def test_low_rank_additions_are_trained_and_merged(llama: Any, tmp_path: Path) -> None:
+    pytest.importorskip("peft")
+    pruned = oh.PruningPlan.from_heads(llama, [(0, 1), (1, 0), (1, 2)]).apply(llama, inputs=batches(1), measure=False)
+    before = {name: value.clone() for name, value in pruned.model.state_dict().items()}
+    healed = pruned.heal(llama, data=batches(60), minutes=0.1, rate=1e-2, lora=2)
+    healing = healed.plan.healing
+    assert healing is not None
+    assert healing["after"] < 0.9 * healing["before"]
+    assert "rank 2 to 14 linear layers" in healing["trained"]
+    after = healed.model.state_dict()
+    assert after.keys() == before.keys()
+    changed = {name for name in after if not torch.equal(after[name], before[name])}
+    assert changed == {name for name in after if ".layers." in name and name.endswith("proj.weight")}
+    for name in changed:
+        assert torch.linalg.matrix_rank(after[name] - before[name], rtol=1e-3) <= 2
+    assert all(parameter.requires_grad for parameter in healed.model.parameters())
+    healed.save_pretrained(tmp_path)
+    for name, value in load_pruned(tmp_path).state_dict().items():
+        assert torch.equal(value, after[name])
+
+
 def test_what_does_not_help_is_not_kept(llama: Any) -> None:
     pruned = oh.PruningPlan.from_heads(llama, [(0, 1)]).apply(llama, inputs=batches(1), measure=False)
     healed = heal(pruned, llama, data=batches(30), minutes=0.02, rate=50.0, inputs=None)  # far too fast to learn
@@ -83,6 +104,8 @@ def test_bad_healing(llama: Any) -> None:
     pruned = oh.PruningPlan.from_heads(llama, [(0, 1)]).apply(llama, inputs=batches(1), measure=False)
     with pytest.raises(InvalidInput, match="above 0"):
         heal(pruned, llama, data=batches(30), minutes=0)
+    with pytest.raises(InvalidInput, match="lora is 0"):
+        heal(pruned, llama, data=batches(30), lora=0)
 
 
 def test_command_line_says_what_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
