@@ -182,6 +182,7 @@ def run(name: str, data: Path, models: Path, peers: bool, minutes: float) -> dic
         "threads": torch.get_num_threads(),
         "size": size(bench, verified_heads(bench, search, ranking, path, min(setting.goals)), setting.latency_tokens),
     }
+    write_json(RESULTS / f"budgets-{name}.json", result)  # hours of work, if what follows is interrupted
     if minutes and setting.healed:
         result["healed"] = healed(loaded, search, ranking, setting, options, minutes)
     if peers and setting.peers:

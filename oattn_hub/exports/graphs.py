@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.functional import pad
 
 from oattn_hub.errors import InvalidInput
 
@@ -132,7 +131,8 @@ class CachedGraph(Graph):
 
     def _filled(self, part: torch.Tensor) -> torch.Tensor:
         missing = self.heads - part.shape[1]
-        return pad(part, (0, 0, 0, 0, 0, missing)) if missing else part
+        batch, _, past, width = part.shape
+        return torch.cat([part, part.new_zeros(batch, missing, past, width)], dim=1) if missing else part
 
     def _tensors(self, batch: int, past: int, tokens: int) -> list[torch.Tensor]:
         ids = self.ids.flatten().repeat(batch * (past + tokens))[: batch * tokens].view(batch, tokens)

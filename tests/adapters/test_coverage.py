@@ -9,11 +9,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pytest
+from packaging.version import Version
 
+# older releases lack some of the types and cannot build others from a small config
+OLDER = Version(version("transformers")) < Version("5.23")
 TYPES = Path(__file__).parents[1].joinpath("data", "coverage_types.txt").read_text().split()
 
 
@@ -36,8 +40,8 @@ def coverage() -> Iterator[Any]:
 def test_a_type_is_captured_verified_and_cut(coverage: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(coverage, "reloaded_and_compared", lambda *_: "not tried")  # as long as all the rest
     result = coverage.measure("transformers", name)
-    if result["built"].startswith("NotAModel"):
-        pytest.skip(f"this transformers has no {name}")
+    if result["built"] != "yes" and OLDER:
+        pytest.skip(f"this transformers has no {name}, or builds no tiny one: {result['built']}")
     assert result["built"] == result["captured"] == "yes"
     assert result["bit_identical"]
     assert result["verified"].startswith(("equal", "no truth (returns no weights)"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -71,6 +72,13 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return home
 
 
+def _package(home: Path) -> str:
+    """What to install: the commit that the client noted; clients before 2.3 note none."""
+    noted = json.loads(_installed(home).with_name("manifest.json").read_text())
+    assert noted.get("commit_sha") in (None, COMMIT)
+    return f"oattn_hub @ https://github.com/someone/hf-oattn/archive/{noted.get('commit_sha') or 'HEAD'}.zip"
+
+
 def _installed(home: Path) -> Path:
     return home / ".local/share/hf/extensions/hf-oattn/hf-oattn"
 
@@ -108,15 +116,14 @@ def test_it_takes_the_first_way_that_is_there(
     for name in programs:
         _stub(tmp_path / "bin", name)
     done = _through_shell(_installed(home), home, tmp_path, "compare", "a b")
-    package = f"oattn_hub @ https://github.com/someone/hf-oattn/archive/{COMMIT}.zip"
-    assert done.stdout == printed.format(package=package), done.stderr
+    assert done.stdout == printed.format(package=_package(home)), done.stderr
 
 
 def test_without_any_way_it_says_what_to_install(home: Path, tmp_path: Path) -> None:
     done = _through_shell(_installed(home), home, tmp_path, "analyze", "bert")
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("hf oattn: oattn_hub is not installed here")
-    assert f"pip install 'oattn_hub @ https://github.com/someone/hf-oattn/archive/{COMMIT}.zip'" in done.stderr
+    assert f"pip install '{_package(home)}'" in done.stderr
 
 
 def test_a_checkout_runs_itself(tmp_path: Path) -> None:

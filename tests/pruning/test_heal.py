@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,13 @@ def llama() -> Any:
             if name.endswith(("v_proj.weight", "o_proj.weight")):
                 weight.mul_(10)
     return model
+
+
+@pytest.fixture(autouse=True)
+def steady_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every look at the clock finds 20 ms gone: how many steps fit into the minutes does not depend on the machine."""
+    ticks = count()
+    monkeypatch.setattr("oattn_hub.pruning.heal.time.perf_counter", lambda: 0.02 * next(ticks))
 
 
 def test_healing_lowers_the_loss(llama: Any, tmp_path: Path) -> None:
