@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import re
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
@@ -119,9 +121,12 @@ def _print(section: ValidationSection) -> None:
     for finding in section.findings:
         out.print(f"• {finding}", markup=False)
     columns, rows = section.table()
-    table = Table(title="Lowest heads against heads drawn at random", box=SIMPLE_HEAD, title_justify="left")
-    for column in columns:
-        table.add_column(column)
-    for row in rows:
-        table.add_row(*row)
-    out.print(table)
+    named = columns.index("metric")
+    for metric, own in groupby(rows, key=itemgetter(named)):  # by its title, so that a row has room for its numbers
+        title = f"Lowest heads against heads drawn at random: {metric}"
+        table = Table(title=title, box=SIMPLE_HEAD, title_justify="left")
+        for column in (*columns[:named], *columns[named + 1 :]):
+            table.add_column(column)
+        for row in own:
+            table.add_row(*row[:named], *row[named + 1 :])
+        out.print(table)

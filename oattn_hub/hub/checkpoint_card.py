@@ -59,7 +59,7 @@ def checkpoint_readme(
         **_results(manifest, repo_id, evaluation, trials),
     }
     values = {
-        "title": repo_id.split("/")[1] if repo_id else _title(plan["model"]["id"], removed),
+        "title": repo_id.split("/")[1] if repo_id else _title(base or plan["model"]["id"], base is not None, removed),
         "base": base_model or plan["model"]["id"] or manifest["class"],
         "removed": removed,
         "n_heads": total,
@@ -68,6 +68,7 @@ def checkpoint_readme(
         "stock": manifest.get("stock", False),
         "needs_code_because": manifest.get("needs_code_because", ""),
         "verified": _verified(manifest),
+        "outputs_compared": any("outputs" in line for line in _verified(manifest)),
         **_snippets(manifest, config, repo_id or "."),
         "savings": saving_rows(manifest["result"]),
         "latency": manifest["result"].get("seconds_before") is not None,
@@ -88,8 +89,9 @@ def _removal(plan: Mapping[str, Any]) -> Removal:
     return Removal(tuple((layer, head) for layer, head in plan["heads"]), plan["score"], plan["cost"] or {})
 
 
-def _title(model_id: str, removed: int) -> str:
-    name = model_id.split("/")[-1]
+def _title(model_id: str, on_hub: bool, removed: int) -> str:
+    """Of a folder the last part alone may be just "model"."""
+    name = model_id.split("/")[-1] if on_hub else model_id
     return f"{name} without {removed} head{'s' if removed > 1 else ''}" if removed else name
 
 

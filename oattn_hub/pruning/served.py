@@ -90,9 +90,16 @@ def _tasks(model: Any, base: Any, prefix: str) -> Iterator[Served]:
 
 
 def _outline(cls: Any, like: Any) -> nn.Module:
-    """A model without weights."""
+    """A model without weights. What a class says to a config of another task is nothing to the user, who built none."""
+    from transformers.utils import logging
+
     config = copy.deepcopy(like.config)
     config.dtype = like.dtype  # saving leaves a string there, which some classes cannot build from
-    with torch.device("meta"):
-        found: nn.Module = cls(config)
+    spoken = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        with torch.device("meta"):
+            found: nn.Module = cls(config)
+    finally:
+        logging.set_verbosity(spoken)
     return found

@@ -72,10 +72,12 @@ def weights_words(plan: Mapping[str, Any]) -> str:
             "no gradient training."
         )
     if healing:
+        change = f"loss {healing['before']:.4g} -> {healing['after']:.4g} on inputs that were not trained on"
+        if not healing["after"] < healing["before"]:
+            change = "none of which helped on other inputs, so the weights before them were kept"
         sentences.append(
             f"Then {healing['parameters']:,} parameters ({healing['trained']}) were trained for "
             f"{healing['seconds']:.0f} s to say what the unpruned model says, on {healing['trained_on']}: "
-            f"{healing['steps']} steps, loss "
-            f"{healing['before']:.4g} -> {healing['after']:.4g} on inputs that were not trained on."
+            f"{healing['steps']} steps, {change}."
         )
     return " ".join(sentences) or "Nothing was refitted or trained afterwards."

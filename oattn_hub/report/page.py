@@ -46,6 +46,7 @@ _VERDICTS = (None, GO, STAY, UNSURE)
 class PageSection:
     """A section of findings with still figures and, where there is one, a table: its columns, then its rows."""
 
+    name: str
     title: str
     findings: list[str]
     figures: list[Still]
@@ -125,10 +126,11 @@ def _sections(report: Report) -> list[PageSection]:
     sections = []
     if report.validation is not None:
         figures = stills(section_figures("validation", report.validation))
-        sections.append(PageSection("Validation", report.validation.findings, figures, *report.validation.table()))
+        found = report.validation
+        sections.append(PageSection("validation", "Does the ranking hold?", found.findings, figures, *found.table()))
     if report.theory is not None:
         figures = stills(section_figures("theory", report.theory))
-        sections.append(PageSection("Theory", report.theory.findings, figures))
+        sections.append(PageSection("theory", "Theory", report.theory.findings, figures))
     return sections
 
 

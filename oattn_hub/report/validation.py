@@ -215,6 +215,7 @@ class ValidationSection(JsonRecord):
         errors = [costs - [t.cost_low for t in trials], [t.cost_high for t in trials] - costs]
         ax.errorbar(counts, costs, yerr=np.maximum(errors, 0), marker="o", capsize=3, label="lowest entropy")
         ax.plot([], [], ".", color="0.6", label="drawn at random")
+        ax.set_xticks(counts)
         ax.set(xlabel="heads removed", ylabel=trials[0].title, title="Do the lowest heads cost less?")
         ax.legend()
         return ax

@@ -37,7 +37,7 @@ def table(section: ValidationSection) -> tuple[list[str], list[list[str]]]:
     columns = [
         "heads",
         "metric",
-        "lowest cost [95 %]",
+        "cost of the lowest [95 %]",
         "random, mean",
         "difference [95 %]",
         "random draws that cost less",
@@ -70,10 +70,19 @@ def _removal(trials: Sequence[RemovalTrial]) -> str:
     last = trials[-1]
     verdicts = "; ".join(_verdict(verdict, [t for t in trials if t.verdict == verdict]) for verdict in _seen(trials))
     return (
-        f"by {last.title}, {verdicts}. Without the {_heads(last.count)} of lowest entropy it gets worse by "
-        f"{last.cost:.3g} [{last.cost_low:.3g}, {last.cost_high:.3g}], without {last.count} drawn at random by "
-        f"{_mean(last.random):.3g} on average; {last.cheaper_draws} of {len(last.random)} draws cost less."
+        f"by {last.title}, {verdicts}. Without the {_heads(last.count)} of lowest entropy it gets {_worse(last.cost)} "
+        f"[{last.cost_low:.3g}, {last.cost_high:.3g}], without {last.count} drawn at random "
+        f"{_worse(_mean(last.random))} on average; {last.cheaper_draws} of {len(last.random)} draws cost less."
     )
+
+
+def _worse(cost: float) -> str:
+    """A cost in words; heads that a model is better without have a negative one, which the interval shows too.
+
+    >>> _worse(0.0262), _worse(-0.00425)
+    ('worse by 0.0262', 'better by 0.00425 (a cost of -0.00425)')
+    """
+    return f"worse by {cost:.3g}" if cost >= 0 else f"better by {-cost:.3g} (a cost of {cost:.3g})"
 
 
 def _seen(trials: Iterable[RemovalTrial]) -> list[Verdict]:
@@ -81,7 +90,7 @@ def _seen(trials: Iterable[RemovalTrial]) -> list[Verdict]:
 
 
 def _verdict(verdict: Verdict, trials: Sequence[RemovalTrial]) -> str:
-    counts = ", ".join(str(trial.count) for trial in trials)
+    counts = _listed([str(trial.count) for trial in trials])
     words = {
         "less": "cost less than random ones (95 %, paired)",
         "more": "cost MORE than random ones (95 %, paired)",
@@ -128,6 +137,15 @@ def _regularity(found: Regularity) -> str:
         f"the {_heads(found.n_lowest)} of lowest entropy {words[found.verdict]}: median mixed Hölder exponent "
         f"{found.lowest:.2f} against {found.others:.2f}{chance}{along} ({_inputs(found.n_inputs)}; large is regular)."
     )
+
+
+def _listed(words: Sequence[str]) -> str:
+    """Words as one says them.
+
+    >>> _listed(["2"]), _listed(["1", "4", "5"])
+    ('2', '1, 4 and 5')
+    """
+    return " and ".join([*filter(None, [", ".join(words[:-1])]), words[-1]])
 
 
 def _prefix(group: str, several: bool) -> str:

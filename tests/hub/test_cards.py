@@ -18,6 +18,7 @@ from oattn_hub.hub.card import hub_id, report_readme
 from oattn_hub.hub.checkpoint_card import _head_map
 from oattn_hub.hub.push import write_checkpoint_card
 from oattn_hub.local_hub import LocalHub
+from oattn_hub.pruning.words import weights_words
 from oattn_hub.report.evaluation import Curve, EvaluationSection, MetricInfo, ScoreResult
 
 if TYPE_CHECKING:
@@ -241,6 +242,22 @@ def test_the_first_sentence_of_a_checkpoint_says_the_cost_and_the_lengths_it_hol
     assert text.count("95 % interval over inputs 0.00 % to 0.60 %") == 1  # the same cost was told twice
     unmeasured = checkpoint_card(tmp_path, score="haar", chosen_by={"fraction": 0.25}, evaluations=0, cost=None).text
     assert "(25.0 %), by a plan whose cost was not measured." in unmeasured
+
+
+def test_a_checkpoint_that_was_not_loaded_again_makes_no_promise(tmp_path: Path) -> None:
+    """ "Not verified" was followed by "The weights come back bit for bit"."""
+    text = checkpoint_card(tmp_path, score="haar", chosen_by={"fraction": 0.25}, evaluations=0, cost=None).text
+    assert "**Not verified**" in text
+    assert "bit for bit" not in text
+
+
+def test_training_that_did_not_help_is_not_called_a_change() -> None:
+    """A loss of 0.007207 -> 0.007207 was shown; the weights before it had been kept."""
+    healing = {"parameters": 10, "trained": "projections", "trained_on": "text", "steps": 12, "seconds": 30.0}
+    same = weights_words({"healing": {**healing, "before": 0.0072, "after": 0.0072}})
+    assert same.endswith("12 steps, none of which helped on other inputs, so the weights before them were kept.")
+    better = weights_words({"healing": {**healing, "before": 0.0072, "after": 0.005}})
+    assert better.endswith("12 steps, loss 0.0072 -> 0.005 on inputs that were not trained on.")
 
 
 def test_the_card_of_a_checkpoint_shows_what_it_costs(tmp_path: Path, evaluation: EvaluationSection) -> None:

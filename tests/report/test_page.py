@@ -17,6 +17,7 @@ import pytest
 
 from oattn_hub.report import GroupResult, Report
 from oattn_hub.report.contexts import Axis, Context
+from oattn_hub.report.validation import Domain, RemovalTrial, ValidationSection
 
 playwright = pytest.importorskip("playwright.sync_api")
 OPTIONS = (
@@ -388,15 +389,29 @@ def test_dark_and_light(visit: Callable[..., Visit], measured_file: Path) -> Non
 
 
 @pytest.mark.parametrize("width", [390, 1440])
-def test_nothing_is_cut_off(visit: Callable[..., Visit], measured_file: Path, width: int) -> None:
-    seen = visit(measured_file, width=width)
+def test_nothing_is_cut_off(visit: Callable[..., Visit], measured_report: Report, tmp_path: Path, width: int) -> None:
+    seen = visit(_validated(measured_report).write_page(tmp_path / "report.html"), width=width)
     page = seen.page
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     hidden = page.evaluate("""[...document.querySelectorAll(".scroll, .verdicts > div")]
         .filter((box) => box.scrollWidth > box.clientWidth + 1).map((box) => box.textContent.trim().slice(0, 40))""")
     assert hidden == []
+    assert page.locator("#validation tbody tr").count() == 2
     assert page.locator("#before").bounding_box()["width"] > 200
     assert seen.problems == []
+
+
+def _validated(report: Report) -> Report:
+    """With a validation as `oattn validate` makes one: long names of metrics, numbers with intervals."""
+    trials = tuple(
+        RemovalTrial(
+            "encoder", heads, "divergence", "1 - cosine with the unpruned embedding", 0.00857, 0.00639, 0.011,
+            (0.00822,) * 5, 0.000343, -0.00419, 0.00434,
+        )
+        for heads in (((0, 3),), ((0, 3), (1, 1)))
+    )  # fmt: skip
+    domain = Domain("a.txt", "a.txt, 20 contexts", "f" * 64, 20)
+    return replace(report, validation=ValidationSection((domain,), (), (), (), trials, 0.1, "a.txt", "f" * 64, 16, 0))
 
 
 def test_no_words_lie_over_others_on_a_phone(
@@ -408,7 +423,12 @@ def test_no_words_lie_over_others_on_a_phone(
     scores = tuple(replace(score, low=score.values, high=score.values) for score in section.scores)
     report = measured_report.with_evaluation(replace(section, scores=scores))
     page = visit(report.write_page(tmp_path / "report.html"), "#2-2", width=390).page
-    for place in ("#strips svg", "#map svg"):
+    page.evaluate("""() => {
+        const few_layers = svg("svg", { id: "few-layers", width: 80, height: 90 });
+        document.body.append(few_layers);
+        colourBar(few_layers, 4, 4, 80, () => [0, 0, 0], 0.0009, 0.071, "cost alone (log)");
+    }""")
+    for place in ("#strips svg", "#map svg", "#few-layers"):
         for drawing in page.locator(place).all():
             boxes = [text.bounding_box() for text in drawing.locator("text").all()]
             for one, other in combinations(boxes, 2):

@@ -90,7 +90,7 @@ function colourBar(root, x, top, height, colour, low, high, title) {
   }
   root.append(svg("text", { x: x + 14, y: top + 9 }, shorter(high)), svg("text", { x: x + 14, y: top + height }, shorter(low)));
   // beside the two numbers where it does not fit between them
-  const middle = top + height / 2, right = x + (height < 6 * title.length + 30 ? 48 : 22);
+  const middle = top + height / 2, right = x + (height < 6 * title.length + 30 ? 52 : 22);
   root.append(svg("text", { x: right, y: middle, "text-anchor": "middle", transform: `rotate(90 ${right} ${middle})`, class: "title" }, title));
 }
 
