@@ -416,30 +416,63 @@ def _audio_shapes(config: Any) -> list[tuple[int, ...]]:
     ]
 
 
+_SIZE_WORDS = (
+    r"tiny|x?x?tiny|nano|atto|femto|pico|zepto|small|x?xsmall|base|large|huge|giant|gigantic|enormous|little|medium\w*|"
+    r"betwixt|xlarge|mini|micro|mega|d?wee|x*[stmlbhg]|ti|\w*\d\w*"
+)
+_ATTENDS = r"softmax|scaled_dot_product|fused_attn"
+
+
 def timm_names() -> list[str]:
-    """The smallest-looking model of every timm module that has attention in its source."""
+    """The smallest-looking model of every timm family whose attention is written otherwise than that of the others."""
     import timm
 
-    found = {}
+    families: dict[tuple[str, str], str] = {}
     for module in timm.list_modules():
-        source = inspect.getsource(__import__(f"timm.models.{module}", fromlist=["x"]))
-        if re.search(r"softmax|scaled_dot_product|Attention", source):
-            names = timm.list_models(module=module)
-            found[module] = min(
-                names,
-                key=lambda name: (not re.search("tiny|nano|atto|_xs|small|_s_|_t_|_s0|_m0", name), len(name)),
-                default=None,
-            )
-    return [name for name in found.values() if name]
+        if re.search(_ATTENDS, inspect.getsource(importlib.import_module(f"timm.models.{module}"))):
+            for name in sorted(timm.list_models(module=module), key=_looks_large):
+                words = [word for word in name.split("_")[1:] if not re.fullmatch(_SIZE_WORDS, word)]
+                start = re.split(r"\d", name.split("_")[0])[0]
+                families.setdefault((module, "_".join([start, *words])), name)
+    found: dict[tuple[str, frozenset[str]], str] = {}
+    for (module, _), name in families.items():
+        if classes := _attending_classes(name):
+            found.setdefault((module, classes), name)
+    return list(found.values())
+
+
+def _looks_large(name: str) -> tuple[bool, int, str]:
+    return not re.search(r"tiny|nano|atto|_xs|small|_s_|_t_|_s0|_m0|wee", name), len(name), name
+
+
+def _attending_classes(name: str) -> frozenset[str]:
+    """Classes of a timm model whose code has attention in it; none for a model that is too large to try."""
+    import timm
+
+    try:
+        with torch.device("meta"):
+            model = timm.create_model(name, pretrained=False)
+    except Exception:  # a class that looks at its weights while it is built
+        return frozenset([name])
+    if sum(parameter.numel() for parameter in model.parameters()) > 2 * LARGEST:
+        return frozenset()
+    kinds = {type(module) for module in model.modules() if type(module).__module__.startswith("timm.")}
+    return frozenset(kind.__name__ for kind in kinds if re.search(_ATTENDS, inspect.getsource(kind)))
 
 
 def build_timm(name: str) -> tuple[nn.Module, Inputs]:
-    """A timm model of its own size with random weights, and an image."""
+    """A timm model of its own size with random weights, and an image, a small one where the model takes it."""
     import timm
 
     torch.manual_seed(0)
     model = timm.create_model(name, pretrained=False, num_classes=10).eval()
     size = model.pretrained_cfg.get("input_size", (3, 224, 224))
+    if size[1] > 256:
+        try:
+            model = timm.create_model(name, pretrained=False, num_classes=10, img_size=224).eval()
+            size = (3, 224, 224)
+        except TypeError:  # its size is its own
+            pass
     for parameter in model.parameters():
         if parameter.dim() == 1 and float(parameter.abs().max()) <= 1e-4:  # layer scales and gates that begin at zero
             parameter.data.fill_(0.1)

@@ -19,6 +19,7 @@ from oattn_hub.attention.calls import Heads
 from oattn_hub.attention.hooks import FAST_PATH, ForwardHooks
 from oattn_hub.errors import SurgeryError
 from oattn_hub.pruning.masks import masked_sites
+from oattn_hub.pruning.readout import largest_difference
 from oattn_hub.pruning.sites import Head, heads_of
 
 if TYPE_CHECKING:
@@ -104,14 +105,10 @@ def check_masking(
             masked = run()
         with ablated(sites, heads):
             expected = run()
-    worst = max((_difference(one, other) for one, other in zip(masked, expected, strict=True)), default=0.0)
+    pairs = [largest_difference(wanted, found) for wanted, found in zip(expected, masked, strict=True)]
+    worst = max((apart / (size or 1.0) for apart, size in pairs), default=0.0)
     if worst > tolerance:
         raise SurgeryError(
             f"Masking these {len(heads)} heads is not what removing their attention is: outputs differ by {worst:.2g} "
             "of their size. The heads do not lie where the adapter says; describe the model in an adapter of your own."
         )
-
-
-def _difference(one: torch.Tensor, other: torch.Tensor) -> float:
-    scale = float(other.float().abs().max()) or 1.0
-    return float((one.float() - other.float()).abs().max()) / scale

@@ -19,7 +19,7 @@ from oattn_hub.files import read_json
 from oattn_hub.models.load import LoadedModel
 from oattn_hub.models.offloaded import StoredState, is_offloaded, placement_of
 from oattn_hub.pruning.checks import read_weights
-from oattn_hub.pruning.readout import EXACT, ROUNDING, tensors_in
+from oattn_hub.pruning.readout import EXACT, ROUNDING, same_random_numbers, tensors_in
 from oattn_hub.pruning.reload import load_pruned
 
 State = Mapping[str, torch.Tensor]
@@ -49,6 +49,7 @@ else:
 {tensors_in}
 model.eval()
 batch = load_file(task["batch"])
+torch.manual_seed(0)  # as the outputs that it is compared with
 with torch.no_grad():
     output = model(*batch.values()) if loader.endswith("create_model") else model(**batch)
 found = tensors_in(output)
@@ -140,7 +141,7 @@ def run_without_us(folder: Path, way: Mapping[str, Any], batch: State) -> dict[s
 
 def outputs_of(loaded: LoadedModel, batch: State) -> dict[str, torch.Tensor]:
     """All tensors that a forward call gives, by name."""
-    with torch.no_grad():
+    with torch.no_grad(), same_random_numbers():
         output = loaded.forward(batch)
     return {name: value.cpu() for name, value in tensors_in(output).items()}
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -26,9 +27,33 @@ def readout(loaded: LoadedModel, batch: Mapping[str, torch.Tensor]) -> dict[str,
 
 
 def readouts(loaded: LoadedModel, batch: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
-    """The tensors of :func:`readout`, without gradients."""
-    with torch.no_grad():
-        return list(readout(loaded, batch).values())
+    """All numbers that one forward call answers with, but attention weights: a cut model has fewer of them."""
+    with torch.no_grad(), same_random_numbers():
+        output = loaded.forward(batch)
+    found = [value for name, value in tensors_in(output).items() if "attention" not in name]
+    found = [value.float() for value in found if value.is_floating_point()]
+    return found or list(_read(output, batch).values())
+
+
+@contextmanager
+def same_random_numbers() -> Iterator[None]:
+    """A model that draws random numbers (ViT-MAE's patches, VITS' noise) draws the same ones in every such block."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        yield
+
+
+def largest_difference(one: torch.Tensor, other: torch.Tensor) -> tuple[float, float]:
+    """The largest difference between two answers, and the size of the first; what is not a number equals its like.
+
+    >>> largest_difference(torch.tensor([1.0, float("-inf")]), torch.tensor([1.5, float("-inf")]))
+    (0.5, 1.0)
+    """
+    if not one.numel():
+        return 0.0, 0.0
+    same = (one == other) | (one.isnan() & other.isnan())
+    apart = (one - other).abs().masked_fill(same, 0).nan_to_num(nan=torch.inf)
+    return float(apart.max()), float(one.nan_to_num(0.0, 0.0, 0.0).abs().max())
 
 
 def tolerance_of(model: nn.Module) -> float:

@@ -8,12 +8,15 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 import oattn_hub as oh
 from oattn_hub.adapters.explain import explain
 from oattn_hub.adapters.registry import adapt
 from oattn_hub.errors import SurgeryError
+from oattn_hub.models.load import load_model
 from oattn_hub.pruning.ablation import check_masking
+from oattn_hub.pruning.readout import readouts
 from oattn_hub.pruning.sites import head_sites
 
 
@@ -85,3 +88,24 @@ def test_an_adapter_explains_what_it_knows(zoo: Any) -> None:
     assert records[0]["output"] == "output.dense"
     assert records[0]["projections"] == "self.query (q), self.key (k), self.value (v)"
     assert records[0]["found"] == "described by a family"
+
+
+class Masked(nn.Module):
+    """A model that drops tokens at random in every call, as masked autoencoders do, also in eval mode."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.ModuleDict({name: nn.Linear(8, 8) for name in ("q", "k", "v", "o")})
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        x = x[:, torch.randperm(x.shape[1])[:3]]
+        q, k, v = (self.attention[name](x).unflatten(-1, (2, 4)).transpose(1, 2) for name in "qkv")
+        mixed = (q @ k.mT).softmax(-1) @ v
+        return x.mean(1), self.attention["o"](mixed.transpose(1, 2).flatten(2))
+
+
+def test_a_model_that_draws_random_numbers_is_compared_on_the_same_ones() -> None:
+    loaded = load_model(Masked().eval())
+    first, second = (readouts(loaded, {"x": torch.arange(48.0).reshape(1, 6, 8)}) for _ in range(2))
+    assert len(first) == 2  # all that it answers with, not only the first tensor
+    assert all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
