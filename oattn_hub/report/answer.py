@@ -135,8 +135,17 @@ def answer(report: Report) -> Answer:
     intervals = section.intervals("ablation") if section and ablated else {}
     prices = _prices(section) if section else ()
     planned = report.removal
+    return Answer(heads, planned or _cheapest(prices), alone, intervals, prices, planned is not None)
+
+
+def measured_removal(section: EvaluationSection) -> Removal | None:
+    """The largest set that an evaluation measured to cost at most the tolerance; None if there is none."""
+    return _cheapest(_prices(section))
+
+
+def _cheapest(prices: Sequence[Removal]) -> Removal | None:
     cheap = [price for price in prices if price.bound is not None and price.bound <= TOLERANCE]
-    return Answer(heads, planned or (cheap[-1] if cheap else None), alone, intervals, prices, planned is not None)
+    return cheap[-1] if cheap else None
 
 
 def _prices(section: EvaluationSection) -> tuple[Removal, ...]:

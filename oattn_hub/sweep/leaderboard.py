@@ -1,4 +1,4 @@
-"""All reports of a sweep in one table: heads, entropy, stability, size, and what can go at 1 %."""
+"""All reports of a sweep in one table: heads, entropy, stability, size, and what can go."""
 
 from __future__ import annotations
 
@@ -7,25 +7,24 @@ import io
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from importlib.resources import files
-from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 from oattn_hub.errors import FormatError, OattnError
 from oattn_hub.files import read_sealed, write_text
+from oattn_hub.report.answer import TOLERANCE, Removal, measured_removal
 from oattn_hub.report.evaluation import EvaluationSection
 from oattn_hub.sweep.state import REPORT_FILE, SweepFolder
 
 PAGE_FILE, TABLE_FILE = "leaderboard.html", "leaderboard.csv"
-_BUDGET = 0.01
 
 
 @dataclass(frozen=True)
 class Row:
     """One model. Entropy and stability are those of its largest group of heads, since groups do not compare.
 
-    ``removable`` is the largest measured part of the heads that goes before the task's own metric (the divergence,
-    where there is none) is more than 1 % worse, by the score that was measured to be best; None if not evaluated.
+    ``removable`` is the part of the heads that its page says can go: a plan's, or the largest measured set whose
+    divergence is surely small; None if nothing was measured.
     """
 
     model: str
@@ -88,7 +87,9 @@ class Leaderboard:
         environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
         template = environment.from_string(files("oattn_hub.sweep").joinpath("leaderboard.html.j2").read_text("utf-8"))
         cells = [[(words(row), getattr(row, name)) for words, name in _COLUMNS.values()] for row in self.rows]
-        return template.render(board=self, columns=list(_COLUMNS), lines=list(zip(self.rows, cells, strict=True)))
+        return template.render(
+            board=self, tolerance=TOLERANCE, columns=list(_COLUMNS), lines=list(zip(self.rows, cells, strict=True))
+        )
 
 
 def _row(model: str, folder: Path) -> Row:
@@ -106,7 +107,7 @@ def _row(model: str, folder: Path) -> Row:
             network_entropy=sum(network["entropies"]) / len(network["entropies"]),
             spearman=stability["spearman"],
             jaccard=stability["jaccard"],
-            removable=_removable(document.get("evaluation")),
+            removable=_removable(document),
             page=f"{folder.name}/report.html",
         )
     except (KeyError, TypeError, ValueError) as error:
@@ -115,17 +116,16 @@ def _row(model: str, folder: Path) -> Row:
         ) from error
 
 
-def _removable(value: Any) -> float | None:
-    if value is None:
+def _removable(document: Mapping[str, Any]) -> float | None:
+    """By the same rule as the report's own page, so that the two say the same."""
+    evaluation, plan = document.get("evaluation"), document.get("removal")
+    if evaluation is None and plan is None:
         return None
-    section = EvaluationSection.from_json(value)
-    metric = section.primary
-    sign = -1 if metric.higher_is_better else 1
-    scale = max(abs(metric.baseline), 1e-12) if metric.relative else 1.0
-    curve = section.best().curves[metric.name].mean
-    costs = [sign * (after - metric.baseline) / scale for after in curve]
-    within = list(takewhile(lambda pair: pair[1] <= _BUDGET, zip(section.fractions, costs, strict=True)))
-    return within[-1][0] if within else 0.0
+    if plan is not None:
+        found: Removal | None = Removal.from_json(plan)
+    else:
+        found = measured_removal(EvaluationSection.from_json(evaluation))
+    return len(found.heads) / len(document["heads"]) if found else 0.0
 
 
 def _order(row: Row) -> tuple[float, str]:
@@ -154,7 +154,7 @@ _COLUMNS: dict[str, tuple[Callable[[Row], str], str]] = {
     "parameters": (lambda row: _size(row.parameters), "parameters"),
     "layers": (lambda row: str(row.layers), "layers"),
     "heads": (lambda row: str(row.heads), "heads"),
-    "removable at 1 %": (lambda row: _percent(row.removable), "removable"),
+    "can go": (lambda row: _percent(row.removable), "removable"),
     "network entropy": (lambda row: f"{row.network_entropy:.4g}", "network_entropy"),
     "Spearman": (lambda row: _number(row.spearman), "spearman"),
     "Jaccard": (lambda row: _number(row.jaccard), "jaccard"),

@@ -18,6 +18,7 @@ import pytest
 from oattn_hub.report import GroupResult, Report
 from oattn_hub.report.contexts import Axis, Context
 from oattn_hub.report.validation import Domain, RemovalTrial, ValidationSection
+from oattn_hub.sweep.leaderboard import Leaderboard, _row
 
 playwright = pytest.importorskip("playwright.sync_api")
 OPTIONS = (
@@ -435,6 +436,20 @@ def test_no_words_lie_over_others_on_a_phone(
                 wide = min(one["x"] + one["width"], other["x"] + other["width"]) - max(one["x"], other["x"])
                 high = min(one["y"] + one["height"], other["y"] + other["height"]) - max(one["y"], other["y"])
                 assert min(wide, high) <= 3, (place, one, other)
+
+
+def test_a_leaderboard_says_what_the_pages_say_and_fits_a_phone(
+    visit: Callable[..., Visit], measured_report: Report, tmp_path: Path
+) -> None:
+    """It named a part by the task's loss, which can say nothing of heads, and showed a phone only the models' names."""
+    measured_report.save(tmp_path / "run")
+    row = _row("sentence-transformers/a-model-with-a-long-name", tmp_path / "run")
+    assert row.removable == 2 / 24  # as in test_the_first_screen_answers
+    (page, _) = Leaderboard("sweep", (row,), {}).save(tmp_path)
+    context = visit(measured_report.write_page(tmp_path / "report.html"), width=390).page
+    context.goto(page.as_uri())
+    assert context.locator("tbody td").all_inner_texts()[4] == "8%"
+    assert context.evaluate("(box => box.scrollWidth <= box.clientWidth)(document.querySelector('.scroll'))")
 
 
 def test_without_javascript_the_answer_and_the_tables_are_there(
