@@ -2,6 +2,7 @@
 
     python benchmarks/truth_uses.py minilm vit smollm --data DIR [--pairs 150] [--merges 60] [--inputs 12]
     python benchmarks/truth_uses.py whisper --model FOLDER --data SOUNDS --inputs 3
+    python benchmarks/truth_uses.py models --data DIR --domain-inputs 8
 
 DIR holds ``wikitext-2/valid.txt``, ``tinyshakespeare.txt``, ``cifar10-test.npz`` and ``cifar10-train.npz``. Of Whisper
 the 24 heads of the cross attention count, and there is one domain only. Geometry comes from one half of
@@ -11,6 +12,8 @@ the data, costs (divergence from the whole model) from the other.
 - few ablations: measure a sixth of the heads, chosen far apart, and predict the cost of the others from near ones;
 - merging: cost of giving two heads of a layer the mean of their attention, predicted by their distance;
 - domains: which of two texts (for the ViT: animals or vehicles) an input is from, by one number per head;
+- models: which of MiniLM, SmolLM2 and the ViT an input was read by, from the distribution of distances between its
+  heads, as `oattn compare` measures it;
 - stages: for the ViT, whether an image was seen before or after 40 more steps of training.
 
 Every number is a rank correlation (or an accuracy) with a 95 % bootstrap interval of "organised minus this one"; the
@@ -301,7 +304,7 @@ def told_apart(features: Array, labels: Array) -> Array:
     for left_out in range(len(labels)):
         kept = np.arange(len(labels)) != left_out
         scaled = (features - features[kept].mean(axis=0)) / np.maximum(features[kept].std(axis=0), 1e-12)
-        means = [scaled[kept & (labels == label)].mean(axis=0) for label in (0, 1)]
+        means = [scaled[kept & (labels == label)].mean(axis=0) for label in np.unique(labels)]
         gaps = [np.linalg.norm(scaled[left_out] - mean) for mean in means]
         right.append(int(np.argmin(gaps)) == labels[left_out])
     return np.array(right, dtype=np.float64)
@@ -403,6 +406,27 @@ def measure(name: str, options: argparse.Namespace) -> None:
     correlate(f"Cost of merging {len(pairs)} pairs of one layer", distances, pairs, costs, 1.0)
 
 
+def tell_models_apart(options: argparse.Namespace) -> None:
+    """Which model read an input, by the quantiles of its heads' distances in units of their median."""
+    rng = np.random.default_rng(0)
+    rows: dict[str, list[Array]] = {}
+    labels = []
+    for label, name in enumerate((*PACKAGES, "vit")):
+        one = subject(name, options)
+        for X in attention(one.loaded, one.domains[0]):
+            labels.append(label)
+            for key, found in attention_distances(X, rng).items():
+                rows.setdefault(key, []).append(_quantiles(found))
+    right = {key: told_apart(np.array(values), np.array(labels)) for key, values in rows.items()}
+    print("\n## models")
+    compare_means(f"Models told apart ({len(labels)} inputs), accuracy", right)
+
+
+def _quantiles(distances: Array) -> Array:
+    pairs = distances[np.triu_indices(len(distances), k=1)]
+    return np.asarray(np.quantile(pairs / max(float(np.median(pairs)), 1e-12), np.linspace(0, 1, 11)))
+
+
 def tell_apart(title: str, first: Sequence[Array], second: Sequence[Array]) -> None:
     """How well two sets of tensors can be told apart by one number per head."""
     labels = np.repeat([0, 1], [len(first), len(second)])
@@ -414,7 +438,7 @@ def tell_apart(title: str, first: Sequence[Array], second: Sequence[Array]) -> N
 def main() -> None:
     """Read the arguments, measure each model."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("models", nargs="+", choices=[*PACKAGES, "vit", "whisper"])
+    parser.add_argument("models", nargs="+", choices=[*PACKAGES, "vit", "whisper", "models"])
     parser.add_argument("--model", type=Path, help="folder of Whisper")
     parser.add_argument("--data", type=Path, required=True)
     sizes = {"pairs": 150, "merges": 60, "inputs": 12, "geometry": 4, "tokens": 64, "domain-inputs": 24, "short": 32}
@@ -422,7 +446,10 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=int, default=default)
     options = parser.parse_args()
     for model in options.models:
-        measure(model, options)
+        if model == "models":
+            tell_models_apart(options)
+        else:
+            measure(model, options)
 
 
 if __name__ == "__main__":
