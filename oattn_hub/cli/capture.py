@@ -43,6 +43,7 @@ def check(args: argparse.Namespace) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Load, capture, say what was written."""
+    from oattn_hub.analysis.axes import keep_contexts
     from oattn_hub.attention import capture_inputs
     from oattn_hub.inputs import calibration_inputs
     from oattn_hub.models.load import load_model
@@ -52,6 +53,7 @@ def run(args: argparse.Namespace) -> int:
     options = {"dtype": args.dtype, "pool": args.pool, "adapter": args.adapter, "resume": args.resume}
     with progress_bar() as progress:
         store = capture_inputs(loaded, inputs, args.out, args.kind or ("probs",), progress=progress, **options)
+    keep_contexts(store.folder, loaded, inputs)  # so that a report made of the store is read in tokens and seconds
     groups = {group: store.shape(0, group) for group in store.groups}
     if args.json:
         print_json({"store": args.out, "batches": store.n_batches, "groups": groups, "info": store.info.to_json()})

@@ -26,6 +26,17 @@ def test_capture_writes_a_store(minilm_folder: Path, tmp_path: Path, capsys: pyt
     assert json.loads(capsys.readouterr().out)["groups"] == {"encoder": [24, 24, 72]}
 
 
+def test_a_report_of_captured_attention_is_read_in_tokens(minilm_folder: Path, tmp_path: Path) -> None:
+    """Positions had numbers only, in sounds too, as `oattn capture` kept no contexts."""
+    store, run = tmp_path / "store", tmp_path / "run"
+    arguments = [str(minilm_folder), "--batches", "2", "--tokens", "24"]
+    assert main(["capture", *arguments, "--out", str(store)]) == 0
+    assert main(["analyze", str(store), "--out", str(run)]) == 0
+    axis = oh.Report.load(run).contexts[0].axis(24)
+    assert axis is not None
+    assert axis.tokens[0] == "[CLS]"
+
+
 def test_capture_says_what_is_wrong_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["capture", str(tmp_path), "--out", str(tmp_path / "store")]) == 1
     assert capsys.readouterr().err.strip().count("\n") == 0
