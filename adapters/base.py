@@ -219,6 +219,10 @@ NOT_BETWEEN_TOKENS = {
     "*HyperConnection*": "copies of the residual stream are mixed, of one token at a time",
     "*AttentionResidual*": "outputs of earlier layers are mixed, of one token at a time",
     "*AssignAttention*": "tokens are assigned to groups: a softmax over the queries",
+    "*CrossCovariance*": "attention between channels (cross-covariance), not between tokens",
+    "*XCA*": "attention between channels (cross-covariance), not between tokens",
+    "*FactorAttn*": "linear attention: no weights between tokens are computed",
+    "*FactorAtt_*": "linear attention: no weights between tokens are computed",
     "*DeformableAttention*": "deformable attention: weights over a few sampled points, made from one token",
 }
 

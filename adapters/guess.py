@@ -174,6 +174,8 @@ def guess_kv_heads(module: nn.Module, layout: HeadLayout | None, n_heads: int) -
         size = widths(parts[axis.path])[1] if axis.path in parts else 0
         if axis.blocks == ("v",) and size % head_dim == 0 and size:
             return size // head_dim
+        if axis.blocks == ("k", "v") and size % (2 * head_dim) == 0 and size:
+            return size // (2 * head_dim)
         if len(axis.blocks) == 3 and (size // head_dim - n_heads) % 2 == 0:
             return (size // head_dim - n_heads) // 2 or None
     return None

@@ -9,7 +9,8 @@ gap.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -26,11 +27,29 @@ class ValueProducts(TorchFunctionMode):
     def __init__(self) -> None:
         super().__init__()
         self.weights: list[torch.Tensor] = []
+        self._left_out = 0  # how many modules run that the capture names as left out
+
+    @contextmanager
+    def without(self, modules: Iterable[torch.nn.Module]) -> Iterator[None]:
+        """Look away while these run: the capture says of them why they are not attention between tokens."""
+
+        def enter(*_: Any) -> None:
+            self._left_out += 1
+
+        def leave(*_: Any) -> None:
+            self._left_out -= 1
+
+        hooks = [(each.register_forward_pre_hook(enter), each.register_forward_hook(leave)) for each in modules]
+        try:
+            yield
+        finally:
+            for hook in itertools.chain(*hooks):
+                hook.remove()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
-        name = getattr(func, "__name__", "")
+        name = "" if self._left_out else getattr(func, "__name__", "")
         with torch._C.DisableTorchFunction(), torch.no_grad():
             if name == "scaled_dot_product_attention":
                 self.weights.append(_asked_with_unit_vectors(func, args, kwargs))

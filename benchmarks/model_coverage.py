@@ -90,10 +90,10 @@ def verified(model: Any, inputs: dict[str, Any], store: Any) -> str:
 
     import oattn_hub as oh
 
-    products = ValueProducts()
-    with torch.no_grad(), products:
+    adapter, products = oh.adapt(model), ValueProducts()
+    with torch.no_grad(), products.without(model.get_submodule(name) for name in adapter.left_out), products:
         call(model, inputs)
-    counts = {site.n_heads for site in oh.adapt(model).sites}
+    counts = {site.n_heads for site in adapter.sites}
     lost = missing_products(products.weights, planes_of(store), counts)
     if lost:
         return f"gap: {lost} of {len(products.weights)} products with values are not in the store"

@@ -474,6 +474,6 @@ def build_timm(name: str) -> tuple[nn.Module, Inputs]:
         except TypeError:  # its size is its own
             pass
     for parameter in model.parameters():
-        if parameter.dim() == 1 and float(parameter.abs().max()) <= 1e-4:  # layer scales and gates that begin at zero
-            parameter.data.fill_(0.1)
+        if float(parameter.abs().max()) <= 1e-4:  # layer scales, gates and classifiers that begin at zero
+            parameter.data.fill_(0.1) if parameter.dim() == 1 else parameter.data.normal_(0, 0.1)
     return model, {"x": torch.randn(1, *size)}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -39,6 +40,18 @@ def call_of_module(module: nn.MultiheadAttention, given: Mapping[str, Any]) -> A
     elif not module.batch_first:
         query, key = query.transpose(0, 1), key.transpose(0, 1)
     return _call(module, query, key, given["attn_mask"], given["key_padding_mask"])
+
+
+def call_of_function(given: Mapping[str, Any]) -> AttentionCall:
+    """The attention of one call of ``functional.multi_head_attention_forward``, which takes a module's weights."""
+    names = ("num_heads", "in_proj_weight", "in_proj_bias", "bias_k", "add_zero_attn", "q_proj_weight", "k_proj_weight")
+    weights: Any = SimpleNamespace(
+        **{name: given[name] for name in names},
+        embed_dim=given["query"].shape[-1],
+        batch_first=False,
+        _qkv_same_embed_dim=not given["use_separate_proj_weight"],
+    )
+    return call_of_module(weights, given)
 
 
 def call_of_layer(layer: nn.TransformerEncoderLayer, given: Mapping[str, Any]) -> AttentionCall:

@@ -86,6 +86,7 @@ def hook_model(
         versions=versions(),
     )
     _refuse_compiled(adapter.model)
+    _refuse_scripted(adapter.model)
     batches, reader = _open_sink(store, info, resume)
     return HookHandle(Recorder(adapter, batches, info, allow_partial), batches, reader)
 
@@ -368,6 +369,10 @@ class Recorder:
         for block in call.blocks(self._info.kinds):
             for kind, values in block.items():
                 pooled = pool_tokens(mean_over_contexts(values, kind, real), kind, self._info.pool)
+                if pooled.is_meta:
+                    raise CaptureError(
+                        f"{site.name} computed on the meta device, where tensors have no values. Load its weights."
+                    )
                 if not announced:
                     _, queries, keys = pooled.shape
                     self._batch.add_layer(group, queries, keys, site.layer, site.name, call.shape[1])
@@ -389,6 +394,12 @@ class Recorder:
                 f"{first}.{seen} "
                 'A flash or compiled kernel hides it: load the model with attn_implementation="sdpa" or "eager", '
                 "or name another adapter."
+            )
+        hidden = sorted({name for name in self._tap.outside if "_" in name and " " not in name})
+        if hidden:
+            raise CaptureError(
+                f"The model calls {hidden[0]}, which never shows its weights. Let it compute attention with "
+                'scaled_dot_product_attention (attn_implementation="sdpa" in transformers) or step by step ("eager").'
             )
         if self._tap.outside:
             raise CaptureError(
@@ -451,6 +462,15 @@ def _calling_frame() -> FrameType:
 def _refuse_compiled(model: nn.Module) -> None:
     if hasattr(model, "_orig_mod"):
         raise CaptureError("A compiled model's attention cannot be seen. Capture the module that was compiled.")
+
+
+def _refuse_scripted(model: nn.Module) -> None:
+    for name, module in model.named_modules():
+        if isinstance(module, torch.jit.ScriptModule) and "softmax" in str(module.inlined_graph):
+            raise CaptureError(
+                f"{name or 'The model'} is TorchScript, which runs where its attention cannot be seen. Capture the "
+                "module that was scripted."
+            )
 
 
 def _rows(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[int, ...]:

@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch.overrides import TorchFunctionMode, _pop_mode, _push_mode
 
+from oattn_hub.attention import native
 from oattn_hub.attention.calls import AttentionCall, DotProductCall, Heads, SoftmaxCall, UnexpectedShape
 from oattn_hub.attention.masks import MASKED_BELOW, TRACED, MaskTrace
+from oattn_hub.attention.written import STEPS, WrittenSoftmax, dimension
 
 if TYPE_CHECKING:
     from oattn_hub.adapters import AttentionSite
@@ -28,7 +30,10 @@ Unclaimed = Callable[[FrameType, Sequence[int], int], "SitePass | None"]
 
 _SOFTMAX = {"softmax", "_softmax", "softmax1"}
 _FUSED = "scaled_dot_product_attention"
+_FUNCTION_OF_TORCH = "multi_head_attention_forward"
 _HIDDEN = {"flex_attention", "flash_attn_func", "flash_attn_varlen_func"}
+# What mixes the weights of several heads before they meet the values.
+_LAYERS = {"linear", "conv2d", "layer_norm", "batch_norm"}
 # Where weights are multiplied with values, and what may happen to them before.
 _PRODUCTS = {"matmul", "bmm", "__matmul__", "einsum", "baddbmm", "mm"}
 _ON_THE_WAY = {
@@ -69,6 +74,8 @@ class _Weights:
     call: SoftmaxCall | None
     problem: str
     owner: SitePass
+    mixed: bool = False  # with other weights on the way: what meets the values is no longer the softmax's result
+    times: bool = False  # multiplied entry by entry with something that may be values
 
 
 class Tap(TorchFunctionMode):
@@ -86,6 +93,7 @@ class Tap(TorchFunctionMode):
         self._unclaimed = unclaimed
         self._passes: list[SitePass] = []
         self._weights: dict[int, _Weights] = {}
+        self._written = WrittenSoftmax()
         self._between = MaskTrace(MASKED_BELOW)  # masks put on while no pass is open
         self.outside: list[str] = []  # attention that could not be placed or seen
 
@@ -134,13 +142,31 @@ class Tap(TorchFunctionMode):
             self._fused(args, kwargs)
         elif name in _SOFTMAX:
             self._softmax(result, args, kwargs)
+        elif name == _FUNCTION_OF_TORCH:
+            self._function_of_torch(args, kwargs)
         elif name in _HIDDEN:
             self.outside.append(name)
+        elif name in STEPS and (ended := self._written.ended_by(name, args, kwargs, result)) is not None:
+            self._softmax(result, ended, {})
         elif self._weights and name in _PRODUCTS:
-            self._confirm(name, args)
-        elif self._weights and name in _ON_THE_WAY:
-            self._follow(args, result)
+            self._confirm(args, result)
+        elif self._weights and name == "sum":
+            self._confirm_sum(args)
+        elif self._weights and (name in _ON_THE_WAY or name in _LAYERS):
+            self._follow(args, result, mixing=name in _LAYERS)
         return result
+
+    def _function_of_torch(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """``functional.multi_head_attention_forward`` without the module around it, as CLIP's pooling calls it."""
+        given = native.arguments(torch.nn.functional.multi_head_attention_forward, args, kwargs)
+        query, key, n_heads = given["query"], given["key"], given["num_heads"]
+        contexts = query.shape[1] if query.ndim == 3 else 1
+        owner = self._pass_for((contexts, n_heads, query.shape[0], key.shape[0]), n_heads)
+        if owner is None:
+            self.outside.append(f"queries {tuple(query.shape)}")
+            return
+        with torch.no_grad(), torch._C.DisableTorchFunction():
+            owner.calls.append(native.call_of_function(given))
 
     @property
     def _trace(self) -> MaskTrace:
@@ -148,6 +174,7 @@ class Tap(TorchFunctionMode):
 
     def _forget(self) -> None:
         self._weights.clear()
+        self._written.clear()
         self._between.clear()
 
     def _pass_for(self, shape: Sequence[int], n_kv_heads: int) -> SitePass | None:
@@ -172,7 +199,7 @@ class Tap(TorchFunctionMode):
         self._trace.clear()
 
     def _softmax(self, result: torch.Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        dim = kwargs.get("dim", args[1] if len(args) > 1 else -1)
+        dim = dimension(args, kwargs)
         if result.ndim < 3 or (dim % result.ndim != result.ndim - 1 and result.shape[-1] == 1):
             return  # not between tokens: classes, or the kernel of a convolution (ConvBERT)
         owner = self._pass_for(result.shape, result.shape[-3] if result.ndim > 3 else 0)
@@ -191,25 +218,62 @@ class Tap(TorchFunctionMode):
         self._trace.clear()
         self._weights[id(result)] = _Weights(result, call, problem, owner)
 
-    def _follow(self, args: tuple[Any, ...], result: Any) -> None:
+    def _follow(self, args: tuple[Any, ...], result: Any, mixing: bool = False) -> None:
         operands = [*args, *(args[0] if args and isinstance(args[0], list | tuple) else ())]
-        found = next((self._weights[id(arg)] for arg in operands if id(arg) in self._weights), None)
-        if found is not None and isinstance(result, torch.Tensor) and result.ndim >= 2:
-            self._weights[id(result)] = replace(found, tensor=result)
+        found = [self._weights[id(arg)] for arg in operands if id(arg) in self._weights]
+        if not found or not isinstance(result, torch.Tensor) or result.ndim < 2:
+            return
+        if mixing and result.shape[-2:] != found[0].tensor.shape[-2:] and result.ndim < 4:
+            return  # a layer that reads the weights as features
+        others = [arg for arg in args if isinstance(arg, torch.Tensor) and id(arg) not in self._weights]
+        self._weights[id(result)] = replace(
+            found[0],
+            tensor=result,
+            mixed=mixing or any(one.mixed or one.call is not found[0].call for one in found),
+            times=found[0].times or (result.ndim > 4 and any(other.ndim == result.ndim for other in others)),
+        )
 
-    def _confirm(self, name: str, args: tuple[Any, ...]) -> None:
+    def _confirm(self, args: tuple[Any, ...], result: torch.Tensor) -> None:
         """Weights that are multiplied with values are attention; a product with a parameter is a layer."""
         operands = [*args, *(args[1] if len(args) > 1 and isinstance(args[1], list | tuple) else ())]
         found = next((self._weights[id(arg)] for arg in operands if id(arg) in self._weights), None)
-        if found is None or any(isinstance(arg, torch.nn.Parameter) for arg in operands):
+        if found is None:
             return
-        if found.call is None:
+        if any(isinstance(arg, torch.nn.Parameter) for arg in operands):
+            if result.shape == found.tensor.shape and result.ndim > 3:  # heads that talk to each other
+                self._weights[id(result)] = replace(found, tensor=result, mixed=True)
+        elif found.call is None:
             found.owner.unrecognised.append(found.problem)
-        elif any(call is found.call for call in found.owner.pending):
+        else:
             keys = found.tensor.shape[-1] if found.tensor.ndim > 2 else found.call.shape[3]
             sinks = 0 < found.call.shape[3] - keys <= 2
-            found.owner.pending = [call for call in found.owner.pending if call is not found.call]
-            found.owner.calls.append(found.call.first_keys(keys) if sinks else found.call)
+            self._is_attention(found, found.call.first_keys(keys) if sinks else self._as_mixed(found))
+
+    def _confirm_sum(self, args: tuple[Any, ...]) -> None:
+        """A product that is written as entry by entry, then summed."""
+        found = self._weights.get(id(args[0])) if args else None
+        if found is not None and found.times and found.call is not None:
+            self._is_attention(found, found.call)
+
+    def _is_attention(self, found: _Weights, call: SoftmaxCall) -> None:
+        owner = found.owner
+        if any(pending is found.call for pending in owner.pending):
+            owner.pending = [pending for pending in owner.pending if pending is not found.call]
+            owner.calls.append(call)
+
+    def _as_mixed(self, found: _Weights) -> SoftmaxCall:
+        """Weights that are a mean of several softmaxes (ConViT) are read where they meet the values."""
+        assert found.call is not None
+        weights = found.tensor.detach()
+        with torch.no_grad(), torch._C.DisableTorchFunction():
+            if not found.mixed or bool(((weights.sum(-1) - 1).abs() > 1e-3).any()) or bool((weights < 0).any()):
+                return found.call
+            try:
+                heads = _heads(found.owner.site)
+                call = SoftmaxCall.from_softmax(weights.log(), weights, -1, heads, MaskTrace(MASKED_BELOW))
+                return _distinct(call, found.owner.site)
+            except UnexpectedShape:
+                return found.call
 
 
 def _distinct(call: Seen, site: AttentionSite) -> Seen:

@@ -17,6 +17,7 @@ from torch.overrides import TorchFunctionMode
 
 from oattn_hub.attention.calls import Heads
 from oattn_hub.attention.hooks import FAST_PATH, ForwardHooks
+from oattn_hub.attention.written import STEPS, WrittenSoftmax
 from oattn_hub.errors import SurgeryError
 from oattn_hub.pruning.masks import masked_sites
 from oattn_hub.pruning.readout import largest_difference
@@ -34,6 +35,7 @@ class _ZeroHeads(TorchFunctionMode):
         self.removed, self.counts = removed, counts  # for every pass through the module
         self.running: list[tuple[nn.Module, list[int]]] = []
         self.runs: dict[nn.Module, int] = {}
+        self.written = WrittenSoftmax()
 
     def enter(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         """A site begins to run."""
@@ -48,7 +50,10 @@ class _ZeroHeads(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         name = getattr(func, "__name__", "")
-        if self.running and name in ("scaled_dot_product_attention", "softmax", "_softmax") and result.ndim > 2:
+        attends = name in ("scaled_dot_product_attention", "softmax", "_softmax")
+        if not attends and name in STEPS:
+            attends = self.written.ended_by(name, args, kwargs or {}, result) is not None
+        if self.running and attends and result.ndim > 2:
             module, heads = self.running[-1]
             counts, shape = self.counts[module], tuple(result.shape)
             fused = name == "scaled_dot_product_attention"

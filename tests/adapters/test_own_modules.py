@@ -262,7 +262,81 @@ class OtherWidth(nn.Module):
         return self.to_out(functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
 
 
+class WrittenOut(Att):
+    """A softmax written out, the largest score taken off first."""
+
+    def weights(self, scores):
+        powers = (scores - scores.amax(-1, keepdim=True)).exp()
+        return powers / powers.sum(-1, keepdim=True)
+
+    def forward(self, x):
+        q, k, v = (f(x).view(*x.shape[:2], self.h, -1).transpose(1, 2) for f in (self.q, self.k, self.v))
+        return self.o((self.weights(q @ k.mT / math.sqrt(q.shape[-1])) @ v).transpose(1, 2).flatten(2))
+
+
+class Logarithms(WrittenOut):
+    """Weights as powers of a logarithm."""
+
+    def weights(self, scores):
+        return functional.log_softmax(scores, dim=-1).exp()
+
+
+class EntryByEntry(Att):
+    """Products as sums over one more axis, no matmul anywhere."""
+
+    def forward(self, x):
+        q, k, v = (f(x).view(*x.shape[:2], self.h, -1).transpose(1, 2) for f in (self.q, self.k, self.v))
+        weights = (q.unsqueeze(3) * k.unsqueeze(2)).sum(-1).softmax(-1)
+        return self.o((weights.unsqueeze(-1) * v.unsqueeze(2)).sum(3).transpose(1, 2).flatten(2))
+
+
+class OneKeyHead(nn.Module):
+    """Multi-query attention: keys and values of one head, fused, without a head axis."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heads, self.to_q, self.to_out = HEADS, nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.to_kv = nn.Linear(WIDTH, 2 * WIDTH // HEADS)
+
+    def forward(self, x):
+        q, (k, v) = self.to_q(x).unflatten(-1, (self.heads, -1)).transpose(1, 2), self.to_kv(x).chunk(2, -1)
+        weights = torch.einsum("bhid,bjd->bhij", q, k).softmax(-1)
+        return self.to_out(torch.einsum("bhij,bjd->bhid", weights, v).transpose(1, 2).flatten(2))
+
+
+class TalkingHeads(WrittenOut):
+    """Heads whose weights are mixed by a learned matrix: captured as the softmax gives them, and never cut."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mix = nn.Parameter(torch.eye(HEADS) + 0.3 * torch.randn(HEADS, HEADS))
+
+    def weights(self, scores):
+        return torch.einsum("bhij,hg->bgij", scores.softmax(-1), self.mix)
+
+
+class MeanOfTwo(WrittenOut):
+    """Weights that are a mean of two softmaxes, as in ConViT: what meets the values is captured."""
+
+    def weights(self, scores):
+        return 0.25 * scores.softmax(-1) + 0.75 * (scores * scores).softmax(-1)
+
+
+class FunctionOfTorch(Att):
+    """torch's function without its module, as CLIP's pooling calls it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.in_weight, self.in_bias = nn.Parameter(torch.randn(3 * WIDTH, WIDTH)), nn.Parameter(torch.zeros(3 * WIDTH))
+
+    def forward(self, x):
+        x, out = x.transpose(0, 1), self.o
+        given = (x, x, x, WIDTH, HEADS, self.in_weight, self.in_bias, None, None, False, 0.0, out.weight, out.bias)
+        return functional.multi_head_attention_forward(*given, need_weights=False)[0].transpose(0, 1)
+
+
 STYLES = [
+    *(WrittenOut, Logarithms, EntryByEntry, OneKeyHead),
     *(Att, EinsumMixer, VitPytorch, NanoGPT, XTransformers, LlamaByHand),
     *(FoldedHeads, ConvAttention, TorchInside, Megatron),
     *(TokensThenHeads, Baddbmm, RepeatedKeys, OtherOrder, OtherWidth),
@@ -296,7 +370,11 @@ def ablated(model: nn.Module, x: torch.Tensor, layer: int, head: int) -> torch.T
 
         def __torch_function__(self, func, types, args=(), kwargs=None):
             result = func(*args, **(kwargs or {}))
-            if func.__name__ in ("softmax", "scaled_dot_product_attention") and result.ndim >= 3:
+            ends = ("exp",) if isinstance(model.first, Logarithms) else ("__truediv__", "div")
+            ends = ends if isinstance(model.first, WrittenOut) else ("softmax", "scaled_dot_product_attention")
+            if func.__name__ in ends and result.ndim >= 3 and result.shape[-1] == TOKENS:
+                if isinstance(model.first, WrittenOut) and float((result.sum(-1) - 1).abs().max()) > 1e-3:
+                    return result  # the scores divided by a root
                 if self.calls == layer:
                     result = result.clone()
                     planes = result if result.ndim == 4 else result.unflatten(0, (-1, HEADS))
@@ -308,7 +386,7 @@ def ablated(model: nn.Module, x: torch.Tensor, layer: int, head: int) -> torch.T
         return model(x)
 
 
-@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("style", [*STYLES, TalkingHeads, MeanOfTwo, FunctionOfTorch])
 def test_attention_of_ones_own_is_captured(style: type[nn.Module]) -> None:
     model, x = built(style)
     with torch.no_grad():
@@ -343,3 +421,43 @@ def test_attention_of_ones_own_is_cut(style: type[nn.Module]) -> None:
         if style is not TorchInside:  # on its fast path nobody can reach into it
             with masked(model, [(1, 3)]):
                 torch.testing.assert_close(model(x), ablated(model, x, 1, 3), atol=1e-5, rtol=0)
+
+
+def test_weights_that_are_a_mean_are_those_that_meet_the_values() -> None:
+    model, x = built(MeanOfTwo)
+    first = model.first
+    with torch.no_grad(), oh.capture(model, "probs") as store:
+        model(x)
+        q, k = (f(x).view(*x.shape[:2], HEADS, -1).transpose(1, 2) for f in (first.q, first.k))
+        expected = first.weights(q @ k.mT / math.sqrt(q.shape[-1])).mean(0)
+    found = np.moveaxis(np.asarray(store.tensor(0, "probs")), 2, 0)[:HEADS]
+    np.testing.assert_allclose(found, expected.numpy(), atol=1e-6)
+
+
+def test_heads_that_talk_are_not_cut() -> None:
+    model, x = built(TalkingHeads)
+    with torch.no_grad(), oh.capture(model):
+        model(x)
+    with pytest.raises(oh.OattnError, match="not what removing their attention is"):
+        oh.PruningPlan.from_heads(model, [(0, 1)]).apply(model, inputs=[{"x": x}], measure=False)
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit:FutureWarning")
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
+def test_attention_that_nobody_can_see_is_named() -> None:
+    class Core(nn.Module):
+        def forward(self, q, k, v):
+            return torch.matmul(torch.softmax(torch.matmul(q, k.transpose(-1, -2)), -1), v)
+
+    class Scripted(Att):
+        def __init__(self) -> None:
+            super().__init__()
+            self.core = torch.jit.trace(Core(), (torch.randn(1, 4, 9, 8),) * 3)
+
+        def forward(self, x):
+            q, k, v = (f(x).view(*x.shape[:2], self.h, -1).transpose(1, 2) for f in (self.q, self.k, self.v))
+            return self.o(self.core(q, k, v).transpose(1, 2).flatten(2))
+
+    model, x = built(Scripted)
+    with pytest.raises(oh.OattnError, match=r"first\.core is TorchScript"), oh.capture(model):
+        model(x)

@@ -20,7 +20,7 @@ Built = tuple[nn.Module, dict[str, torch.Tensor]]
 
 
 class HiddenAttention(nn.Module):
-    """Attention by a kernel nobody sees: an exponential in place of a softmax."""
+    """Attention that nobody recognises: squares in place of a softmax."""
 
     num_heads = 2
 
@@ -30,7 +30,7 @@ class HiddenAttention(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         q, k, v = self.qkv(x).unflatten(-1, (3, 2, 4)).permute(2, 0, 3, 1, 4)
-        weights = (q @ k.transpose(-1, -2)).exp()
+        weights = (q @ k.transpose(-1, -2)).square()
         return (weights / weights.sum(-1, keepdim=True) @ v).transpose(1, 2).flatten(2)
 
 
@@ -524,3 +524,14 @@ def test_transformer_xl_sees_its_memory(zoo: Any) -> None:
     assert keys > queries
     assert np.isfinite(store.tensor(1, "scores")).all()
     assert np.allclose(store.tensor(1, "probs").sum(axis=1), 1, atol=1e-5)
+
+
+def test_a_model_without_values_is_refused() -> None:
+    """A model on the meta device has shapes only: reading its attention ended in an error of torch."""
+    with torch.device("meta"):
+        layer = torch.nn.MultiheadAttention(8, 2, batch_first=True)
+        x = torch.empty(1, 3, 8)
+    model = torch.nn.Sequential(torch.nn.Identity(), layer)
+    model.forward = lambda x: layer(x, x, x)[0]  # type: ignore[method-assign]
+    with pytest.raises(CaptureError, match="no values"), oh.capture(model.eval()), torch.no_grad():
+        model(x)
