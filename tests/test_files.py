@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -75,3 +76,13 @@ def test_fingerprints_tell_types_and_order_apart() -> None:
 def test_sha256_of_a_file(tmp_path: Path) -> None:
     (tmp_path / "empty").write_bytes(b"")
     assert sha256_file(tmp_path / "empty") == "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+
+
+def test_reading_takes_as_much_memory_as_the_file_has(tmp_path: Path) -> None:
+    write_tensors(tmp_path / "file", {"a": np.zeros(10)})
+    tracemalloc.start()
+    try:
+        read_tensors(tmp_path / "file")
+        assert tracemalloc.get_traced_memory()[1] < 2**20
+    finally:
+        tracemalloc.stop()

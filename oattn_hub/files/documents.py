@@ -34,7 +34,7 @@ def read_bytes(path: Path, limit: int) -> bytes:
         if status.st_size > limit:
             raise FormatError(f"{path} has {status.st_size:,} bytes; such a file has no more than {limit:,}. Refused.")
         with os.fdopen(descriptor, "rb", closefd=False) as stream:
-            return stream.read(limit)
+            return stream.read(status.st_size)  # for which it takes memory before it reads
     except OSError as error:
         if isinstance(error, LoadError):
             raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -31,6 +32,7 @@ from oattn_hub.tokens import default_token
 
 PERMISSIONS = ("trust_remote_code", "allow_pickle", "token", "cache_dir", "local_files_only")
 PLACES = ("device", "device_map", "dtype", "offload_folder")
+_NO_SAFETENSORS = re.compile("(no|not appear to have) a? ?file named .*safetensors")
 _PRUNED_FILES = ["*.json", "*.jinja", "*.model", "*.safetensors", "*.txt"]
 
 
@@ -435,7 +437,7 @@ def _looks_like_path(source: str) -> bool:
 def _explain(request: _Request, error: Exception) -> str:
     reason = " ".join(str(error).split())
     source = request.source
-    if not request.allow_pickle and "safetensors" in reason:
+    if not request.allow_pickle and _NO_SAFETENSORS.search(reason):
         return f"{source} has no safetensors, only pickles. Convert it, or pass allow_pickle=True (--allow-pickle)."
     if "trust_remote_code" in reason:
         return f"{source} needs code of its own. Read it, then pass trust_remote_code=True (--trust-remote-code)."

@@ -123,14 +123,11 @@ class StoredState(Mapping[str, Tensor]):
         return len(self._state)
 
 
-def set_aside(value: Tensor) -> Tensor:
-    """The same numbers in a file of the temporary folder (TMPDIR), mapped: the system keeps what it has memory for."""
-    if not value.numel():
-        return value
+def zeros_aside(*shape: int) -> Tensor:
+    """Zeros in a file of the temporary folder (TMPDIR), mapped, in double precision: the system keeps what it can."""
     with TemporaryFile() as file:  # the mapping outlives the name, and nothing is left when it ends
-        mapped: Any = np.memmap(file, dtype=value.numpy().dtype, mode="w+", shape=tuple(value.shape))
-    aside = torch.from_numpy(mapped)
-    return aside.copy_(value)
+        mapped: Any = np.memmap(file, dtype=np.float64, mode="w+", shape=shape)
+    return torch.from_numpy(mapped)
 
 
 class _Changed(Mapping[str, Tensor]):

@@ -31,7 +31,7 @@ from torch import nn
 
 from oattn_hub.adapters import AttentionSite
 from oattn_hub.errors import InvalidInput
-from oattn_hub.models.offloaded import is_offloaded, replaced_weight, set_aside
+from oattn_hub.models.offloaded import is_offloaded, replaced_weight, zeros_aside
 from oattn_hub.pruning.masks import masked_sites
 from oattn_hub.pruning.projections import (
     bias_owner,
@@ -61,13 +61,13 @@ STRENGTHS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 _TRIED, _WIDE = 3, 512
 SWEEPS = 1
 Batch = Mapping[str, torch.Tensor]
-# where the matrices of a layer are kept: of a model that does not fit into memory, outside of it
-Keep = Callable[[torch.Tensor], torch.Tensor]
+# makes the matrices of a layer: in memory, and for a model that does not fit there, outside
+Zeros = Callable[[int, int], torch.Tensor]
 
 
-def as_it_is(value: torch.Tensor) -> torch.Tensor:
-    """In memory."""
-    return value
+def zeros_in_memory(*shape: int) -> torch.Tensor:
+    """In double precision."""
+    return torch.zeros(*shape, dtype=torch.float64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,11 +93,11 @@ class Moments:
     ``half`` holds the sums of every other stack of inputs, so that a solution for one half can be tried on the other.
     """
 
-    def __init__(self, features: int, halved: bool = True, keep: Keep = as_it_is) -> None:
+    def __init__(self, features: int, halved: bool = True, zeros: Zeros = zeros_in_memory) -> None:
         self.total, self.count = 0.0, 0
         self.x, self.z = (torch.zeros(features, dtype=torch.float64) for _ in range(2))
-        self.xx, self.xz = (keep(torch.zeros(features, features, dtype=torch.float64)) for _ in range(2))
-        self.half = Moments(features, False, keep) if halved else None
+        self.xx, self.xz = (zeros(features, features) for _ in range(2))
+        self.half = Moments(features, False, zeros) if halved else None
         self.stacks = 0
 
     def add(self, x: torch.Tensor, z: torch.Tensor, weights: torch.Tensor) -> None:
@@ -298,13 +298,13 @@ class Compensator:
 
     def solve(self, moments: Mapping[str, Moments], heads: Collection[Head]) -> dict[str, Refit]:
         """One solution a layer that loses heads, from sums that were taken before."""
-        found, keep = {}, keeping(self.loaded)
+        found, zeros = {}, zeros_for(self.loaded)
         for site in self.sites:
             removed = heads_of(site.layer, heads)
             if not removed or site.turn or site.module_name not in moments:
                 continue
             refit = self._solution(site, moments[site.module_name], removed)
-            found[site.module_name] = replace(refit, weight=keep(refit.weight))
+            found[site.module_name] = replace(refit, weight=zeros(*refit.weight.shape).copy_(refit.weight))
         return found
 
     def _solution(self, site: AttentionSite, moments: Moments, removed: Collection[int]) -> Refit:
@@ -330,13 +330,13 @@ def collect(
 ) -> dict[str, Moments]:
     """Sums over the inputs for every module: x without ``heads`` and with ``refits``, z of the model as it is."""
     found: dict[str, Moments] = {}
-    keep = keeping(loaded)
+    zeros = zeros_for(loaded)
 
     def add(stack: Batch, site: AttentionSite, then: _Seen, now: _Seen | None = None) -> None:
         if is_matrix(site):
             rows = then.rows
             if site.module_name not in found:
-                found[site.module_name] = Moments(rows.shape[-1], keep=keep)
+                found[site.module_name] = Moments(rows.shape[-1], zeros=zeros)
             found[site.module_name].add(rows if now is None else now.rows, rows, then.weights(stack))
 
     for stack, _ in stacks(loaded, inputs, max(1, min(SIZE, len(inputs) // 4))):  # at least 4, for two halves
@@ -352,9 +352,9 @@ def collect(
     return found
 
 
-def keeping(loaded: LoadedModel) -> Keep:
+def zeros_for(loaded: LoadedModel) -> Zeros:
     """Where the sums and the refits of a model's layers are kept."""
-    return set_aside if is_offloaded(loaded.model) else as_it_is
+    return zeros_aside if is_offloaded(loaded.model) else zeros_in_memory
 
 
 @dataclass(eq=False)

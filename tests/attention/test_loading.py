@@ -106,6 +106,17 @@ def test_pickles_are_refused_unless_allowed(saved_bert: Path) -> None:
     assert type(load_model(saved_bert, allow_pickle=True).model).__name__ == "BertModel"
 
 
+def test_files_that_cannot_be_read_are_not_called_pickles(saved_bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from transformers import BertModel
+
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("unable to mmap 8 bytes from file <model.safetensors>: Cannot allocate memory (12)")
+
+    monkeypatch.setattr(BertModel, "from_pretrained", fail)
+    with pytest.raises(LoadError, match="Cannot allocate memory"):
+        load_model(saved_bert)
+
+
 def test_code_of_the_checkpoint_is_not_run_unless_trusted(saved_bert: Path) -> None:
     config = json.loads((saved_bert / "config.json").read_text())
     config.update(model_type="mine", auto_map={"AutoConfig": "mine.Config", "AutoModel": "mine.Model"})
