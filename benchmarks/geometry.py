@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pages import write_page
 
 SIZES = {
     "ViT-B/16, 128 tokens": (128, 128, 144),
@@ -40,7 +41,6 @@ The questionnaire, the entropies of all heads (m = 400) and the network entropy 
 `benchmarks/geometry_plain.py`, which is the formulas in numpy and scipy. Float64 input, synthetic attention (softmax of
 clustered tokens, 12 kinds of heads). This page is written by:
 """
-MARKER = "<!-- From here on written by hand: benchmarks/geometry.py keeps it. -->"
 
 
 # with one thread CPU seconds, which other programs disturb least; with several only the wall clock counts
@@ -255,12 +255,6 @@ def goals(threads: int, records: dict[str, Any]) -> list[str]:
     ]
 
 
-def notes(page: Path) -> str:
-    """What stands below the marker on the page that will be replaced: it is kept."""
-    text = page.read_text() if page.exists() else ""
-    return text[text.index(MARKER) :] if MARKER in text else f"{MARKER}\n"
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--measure", nargs=3, help=argparse.SUPPRESS)
@@ -290,7 +284,7 @@ def main() -> None:
     page = "\n".join([HEADING, f"`{command}`; {load}.", "", "## Against the goals", "", *found, *tables])
     print(f"\n{page}")
     if options.out:
-        options.out.write_text(f"{page}\n{notes(options.out)}")
+        write_page(options.out, page, "geometry.py")
 
 
 if __name__ == "__main__":

@@ -23,11 +23,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pages import write_page
 
 HEADS = ("128x128", "256x128", "512x128", "1024x128", "2048x128", "5120x128")
 TOKENS = ("256x64", "256x128", "256x256", "256x512")
 STAGES = ("organise", "report", "save", "page")
-MARKER = "<!-- From here on written by hand: benchmarks/scale.py keeps it. -->"
 GOAL_BYTES = 8.0
 _STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
@@ -173,9 +173,7 @@ def main() -> None:
     page = "\n".join(["# Growth with heads and tokens", "", *lines, "", *growth(records), ""])
     print(page)
     if options.out:
-        old = options.out.read_text() if options.out.exists() else ""
-        kept = old[old.index(MARKER) :] if MARKER in old else f"{MARKER}\n"
-        options.out.write_text(f"{page}\n{kept}")
+        write_page(options.out, page, "scale.py")
 
 
 if __name__ == "__main__":

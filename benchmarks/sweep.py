@@ -18,13 +18,14 @@ import threading
 import time
 from pathlib import Path
 
+from pages import write_page
+
 import oattn_hub as oh
 from oattn_hub.sweep import SweepResult, run_sweep
 from oattn_hub.sweep.state import Options
 
 TEXT = "the cat sat on the mat and the dog lay by the door while the rain fell on the roof of the old house " * 40
 SMALL = Options(batches=2, tokens=16)
-MARKER = "<!-- From here on written by hand: benchmarks/sweep.py keeps it. -->"
 
 
 def make_models(folder: Path, count: int) -> list[str]:
@@ -164,9 +165,7 @@ def main() -> None:
     page = "\n".join([*lines, ""])
     print(page)
     if options.out:
-        old = options.out.read_text() if options.out.exists() else ""
-        kept = old[old.index(MARKER) :] if MARKER in old else f"{MARKER}\n"
-        options.out.write_text(f"{page}\n{kept}")
+        write_page(options.out, page, "sweep.py")
 
 
 if __name__ == "__main__":
