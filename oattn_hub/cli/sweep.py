@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 HELP = "analyse every model of a list, on this machine, on Ray or as Hugging Face jobs, and make a leaderboard"
 _SHOWN = 20  # models in the printed table
+_ON_THE_PAGE = ("parameters", "layers")  # so that the printed one has room for the models' names
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -121,12 +122,16 @@ def _tell(status: Status) -> None:
 
 
 def _print(result: SweepResult, screen: Console) -> None:
+    from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
     columns, rows = result.leaderboard.table()
-    table = Table(*columns)
+    shown = [place for place, column in enumerate(columns) if column not in _ON_THE_PAGE]
+    table = Table(box=SIMPLE_HEAD)
+    for place in shown:
+        table.add_column(columns[place], overflow="fold")
     for row in rows[:_SHOWN]:
-        table.add_row(*row)
+        table.add_row(*(row[place] for place in shown))
     if rows:
         screen.print(table)
     states = ("done", "failed", "running", "busy", "waiting")

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from oattn_hub import errors
+from oattn_hub.files import exists_here
 from oattn_hub.sweep.listing import ModelJob
 from oattn_hub.sweep.state import Options, Status, SweepFolder
 
@@ -66,8 +67,14 @@ def _try(job: ModelJob, options: Options, folder: Path, running: Status) -> Stat
         _measure(job, options, folder)
     except Exception as error:
         sentence = str(error) if isinstance(error, errors.OattnError) else f"{type(error).__name__}: {error}"
-        return running.failed(sentence, again=not isinstance(error, _LASTING))
+        return running.failed(sentence, again=_may_pass(error, job.model))
     return replace(running, state="done", again=False, seconds=round(time.perf_counter() - start, 3))
+
+
+def _may_pass(error: Exception, model: str) -> bool:
+    """Whether another try may help; a folder of this disk that cannot be loaded is the same a minute later."""
+    on_this_disk = exists_here(model) or model.startswith(("/", ".", "~"))
+    return not isinstance(error, _LASTING) and not (on_this_disk and isinstance(error, errors.LoadError))
 
 
 def _measure(job: ModelJob, options: Options, folder: Path) -> Report:

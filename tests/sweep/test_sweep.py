@@ -229,3 +229,5 @@ def test_the_command_says_how_every_model_ended(
     printed = capsys.readouterr()
     assert [status["state"] for status in json.loads(printed.out)["models"]] == ["done", "failed"]
     assert "2 models: 1 done, 1 failed" in printed.err
+    assert "will be tried again" not in printed.err  # a folder without a model is the same a minute later
+    assert "…" not in printed.err  # names and titles are whole: they were cut to fit
