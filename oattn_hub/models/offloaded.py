@@ -95,11 +95,28 @@ def copied(model: nn.Module, apart: Iterable[nn.Module]) -> nn.Module:
 
 
 def placement_of(model: Any, offload_folder: str) -> dict[str, Any]:
-    """Arguments of ``from_pretrained`` that put a model of the same layers where this one is; none if not offloaded."""
-    if not is_offloaded(model):
+    """Arguments of ``from_pretrained`` that put a model of the same layers where this one is.
+
+    There are none for a model in memory, and for one that was offloaded without a map (``accelerate.cpu_offload``).
+    """
+    known = getattr(model, "hf_device_map", None)
+    if known is None or not is_offloaded(model):
         return {}
-    places = {name: place if isinstance(place, int) else str(place) for name, place in model.hf_device_map.items()}
+    places = {name: place if isinstance(place, int) else str(place) for name, place in known.items()}
     return {"device_map": places, "offload_folder": offload_folder}
+
+
+@contextmanager
+def mapped(model: Any) -> Iterator[None]:
+    """Let transformers look for offloaded weights where accelerate keeps them, also where no map says so."""
+    if hasattr(model, "hf_device_map") or not is_offloaded(model):
+        yield
+        return
+    model.hf_device_map = {"": "disk"}
+    try:
+        yield
+    finally:
+        del model.hf_device_map
 
 
 class StoredState(Mapping[str, Tensor]):

@@ -26,7 +26,7 @@ import torch
 from oattn_hub import __version__
 from oattn_hub.errors import FormatError, InvalidInput, OattnError, SurgeryError
 from oattn_hub.files import read_json, sha256_file, storage_errors, write_json, write_sealed, write_text
-from oattn_hub.models.offloaded import StoredState, is_offloaded
+from oattn_hub.models.offloaded import StoredState, is_offloaded, mapped
 from oattn_hub.pruning import portable
 from oattn_hub.pruning.belongings import base_card, copy_belongings
 from oattn_hub.pruning.modeling_file import auto_map, timm_source, transformers_source, written_type
@@ -205,7 +205,7 @@ class _Writer:
             options: dict[str, Any] = {"save_original_format": False} if own_names else {}
             # transformers empties the dict, and reads what is offloaded by itself, one file at a time
             state = model.state_dict() if isinstance(self.state, StoredState) else dict(self.state)
-            with storage_errors(self.folder), warnings.catch_warnings():
+            with storage_errors(self.folder), mapped(model), warnings.catch_warnings():
                 warnings.filterwarnings("ignore", "Attempting to save a model with offloaded modules")
                 model.save_pretrained(self.folder, state_dict=state, max_shard_size=self.largest, **options)
         except OattnError:

@@ -85,6 +85,15 @@ def test_cut_and_saved_as_in_memory(both: tuple[Any, Any], compensate: Any, tmp_
         assert torch.equal(logits(loaded), logits(pruned[0].loaded))
 
 
+def test_a_model_offloaded_without_a_map_is_saved(both: tuple[Any, Any], tmp_path: Path) -> None:
+    from accelerate import cpu_offload
+
+    outside = cpu_offload(copy.deepcopy(both[0].model), torch.device("cpu"))
+    pruned = PruningPlan.from_heads(outside, HEADS).apply(outside, inputs=inputs(1))
+    pruned.save_pretrained(tmp_path / "out")
+    assert torch.equal(logits(oh.load_model(tmp_path / "out")), logits(pruned.loaded))
+
+
 def test_evaluated_and_searched_as_in_memory(both: tuple[Any, Any]) -> None:
     def found(loaded: Any) -> Any:
         report = oh.analyze(loaded, batches=2, tokens=8)
