@@ -11,6 +11,7 @@ from oattn_hub.cli import checks
 from oattn_hub.cli.loading import add_permission_arguments, loading_options
 from oattn_hub.cli.terminal import add_json_flag, console, next_commands, print_json, progress_bar
 from oattn_hub.errors import InvalidInput
+from oattn_hub.files import parse_size
 
 HELP = "cut heads out of a report's model and save the smaller checkpoint"
 
@@ -85,6 +86,8 @@ def check(args: argparse.Namespace) -> None:
     if args.tokens is not None:
         checks.count(args.tokens, "--tokens")
     checks.lengths(parse_lengths(args.lengths))
+    if args.max_shard_size is not None:
+        parse_size(args.max_shard_size, "--max-shard-size")
     checks.output_file(args.plan, "--plan")
     checks.output_folder(args.out, ("oattn_pruned.json",), "a pruned checkpoint")
 

@@ -24,6 +24,7 @@ from oattn_hub.files.documents import (
 from oattn_hub.files.fingerprints import fingerprint, joint_fingerprint, sha256_file
 from oattn_hub.files.locks import folder_lock
 from oattn_hub.files.names import exists_here, is_folder, safe_name
+from oattn_hub.files.sizes import parse_size
 from oattn_hub.files.tensors import TensorEntry, TensorHeader, read_header, read_tensors, write_tensors
 
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
     "exists_here",
     "fingerprint",
     "joint_fingerprint",
+    "parse_size",
     "folder_lock",
     "is_folder",
     "parse_json",

@@ -25,7 +25,7 @@ import torch
 
 from oattn_hub import __version__
 from oattn_hub.errors import FormatError, InvalidInput, OattnError, SurgeryError
-from oattn_hub.files import read_json, sha256_file, storage_errors, write_json, write_sealed, write_text
+from oattn_hub.files import parse_size, read_json, sha256_file, storage_errors, write_json, write_sealed, write_text
 from oattn_hub.models.offloaded import StoredState, is_offloaded, mapped
 from oattn_hub.pruning import portable
 from oattn_hub.pruning.belongings import base_card, copy_belongings
@@ -70,6 +70,7 @@ def save_checkpoint(
     """
     if variant not in VARIANTS:
         raise InvalidInput(f"variant is {variant!r}; choose from {', '.join(VARIANTS)}.")
+    largest = shard_size(pruned) if max_shard_size is None else parse_size(max_shard_size)
     if not pruned.plan.heads and not allow_empty:
         raise InvalidInput(
             "The plan removes no head, so there is nothing to save: the model is the original. Allow more heads to go, "
@@ -99,7 +100,6 @@ def save_checkpoint(
         "verified": None,
     }
     state = StoredState(pruned.model) if variant == "cut" else inflate(pruned.model.state_dict(), pruned.cuts)
-    largest = max_shard_size or shard_size(pruned)
     writer = _Writer(pruned, folder, manifest, state, stock, dict(model_args or {}), largest)
     try:
         writer.write()
@@ -137,7 +137,7 @@ class _Writer:
         state: Mapping[str, torch.Tensor],
         stock: Any,
         model_args: dict[str, Any],
-        largest: int | str,
+        largest: int,
     ) -> None:
         self.pruned, self.folder, self.manifest, self.state = pruned, folder, manifest, state
         self.stock, self.model_args, self.largest = stock, model_args, largest

@@ -29,7 +29,7 @@ def shard_size(pruned: PrunedModel) -> int:
     return min(_LARGEST, max(_SMALLEST, total // max(1, len({site["layer"] for site in pruned.cuts["sites"]}))))
 
 
-def write_shards(state: Mapping[str, torch.Tensor], folder: Path, largest: int | str) -> None:
+def write_shards(state: Mapping[str, torch.Tensor], folder: Path, largest: int) -> None:
     """Write weights as one file or as many."""
     from huggingface_hub import split_torch_state_dict_into_shards
     from safetensors.torch import save_file

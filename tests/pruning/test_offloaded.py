@@ -129,6 +129,8 @@ def test_what_cannot_be_saved_is_refused(both: tuple[Any, Any], folder: Path, tm
     pruned = PruningPlan.from_heads(both[1], HEADS).apply(both[1], inputs=inputs(1))
     with pytest.raises(InvalidInput, match="masked variant"):
         pruned.save_pretrained(tmp_path / "out", variant="masked")
+    with pytest.raises(InvalidInput, match="max_shard_size is 'small'"):
+        pruned.save_pretrained(tmp_path / "out", max_shard_size="small")
     with pytest.raises(InvalidInput, match="another folder"):
         pruned.save_pretrained(folder)
     assert (folder / INDEX).exists()
