@@ -173,8 +173,8 @@ def _read_checkpoint(folder: Path) -> str:
     manifest = read_manifest(folder)
     config = read_json(folder / "config.json")
     with blamed_on(folder):
-        checks.check_cuts(config.get("oattn_pruning"), manifest["plan"]["heads"])
-    return fingerprint(manifest, config, *map(_numbers, load_file(folder / "model.safetensors").values()))
+        checks.check_cuts(config.get("oattn_pruning"), manifest.plan.heads)
+    return fingerprint(manifest.to_json(), config, *map(_numbers, load_file(folder / "model.safetensors").values()))
 
 
 def _read_contexts(folder: Path) -> str:

@@ -29,6 +29,7 @@ from functools import cache
 from typing import Any, TypeVar
 
 from oattn_hub.errors import FormatError
+from oattn_hub.types import Json
 
 Record = TypeVar("Record")
 
@@ -49,7 +50,7 @@ def encode(value: Any) -> Any:
     return value
 
 
-def decode(record: type[Record], value: Any, place: str = "", leave_out: tuple[str, ...] = ()) -> Record:
+def decode(record: type[Record], value: Json, place: str = "", leave_out: tuple[str, ...] = (), **given: Any) -> Record:
     """The dataclass back from what :func:`encode` gave.
 
     Args:
@@ -57,17 +58,18 @@ def decode(record: type[Record], value: Any, place: str = "", leave_out: tuple[s
         value: What was read.
         place: Its name in errors.
         leave_out: Fields that no file may set; they keep their defaults.
+        given: Fields that were read already, by name.
     """
     where = place or record.__name__
     if not isinstance(value, Mapping):
         raise FormatError(f"{where} is {_shown(value)}, expected an object with named fields.")
-    hints = _hints(typing.cast(Any, record), leave_out)
+    hints = _hints(typing.cast(Any, record), (*leave_out, *given))
     if unknown := sorted(str(name) for name in value if name not in hints):
         raise FormatError(f"{where} has unknown fields {unknown}; known are {sorted(hints)}.")
     required = [item.name for item in fields(record) if item.default is MISSING and item.default_factory is MISSING]  # type: ignore[arg-type]
-    if missing := [name for name in required if name not in value]:
+    if missing := [name for name in required if name not in (*value, *given)]:
         raise FormatError(f"{where} lacks {', '.join(missing)}.")
-    return record(**{name: _decode(hints[name], entry, f"{where}.{name}") for name, entry in value.items()})
+    return record(**{name: _decode(hints[name], entry, f"{where}.{name}") for name, entry in value.items()}, **given)
 
 
 @cache

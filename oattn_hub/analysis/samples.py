@@ -34,7 +34,7 @@ def with_samples(
 
 
 def room(store: AttentionStore, n_batches: int) -> tuple[int, float]:
-    """How many contexts a report keeps, and in how many bytes an entry."""
+    """How many contexts a report keeps, and how many bytes per entry."""
     shapes = [store.shape(store.batches(name)[0], name) for name in store.groups]
     n_contexts = contexts_kept(shapes, n_batches)
     return n_contexts, bytes_per_entry(shapes, n_contexts)

@@ -84,8 +84,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _refused_by_the_system(error: OSError) -> str:
-    """One sentence for what a library beneath says of a disk: numba keeps what it compiled, matplotlib its fonts."""
+    """One sentence for what the system says of a disk: numba keeps what it compiled, matplotlib its fonts."""
     place = f" ({error.filename})" if error.filename else ""
-    return (
-        f"The system refused: {error.strerror or error}{place}. Free space or mend the folder's rights, then run again."
-    )
+    reason = error.strerror or error
+    return f"The system refused: {reason}{place}. Free space or change the rights of the folder, then run again."

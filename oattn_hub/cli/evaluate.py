@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", help="the model, if it is not where the report says")
     parser.add_argument("--data", help="what to evaluate on; default: the half of the bundled data kept for it")
     parser.add_argument("--inputs", type=int, default=16, help="evaluation inputs (16)")
-    parser.add_argument("--tokens", type=int, default=64, help="tokens an input (64)")
+    parser.add_argument("--tokens", type=int, default=64, help="tokens per input (64)")
     parser.add_argument("--seeds", type=int, default=5, help="random removals to compare with (5)")
     parser.add_argument("--seed", type=int, default=0, help="of inputs, random removals and bootstrap (0)")
     parser.add_argument("--figure", type=Path, help="where to draw the curves (REPORT/figures/evaluation-….png)")

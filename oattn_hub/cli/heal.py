@@ -64,9 +64,9 @@ def run(args: argparse.Namespace) -> int:
     pruned = open_pruned(args.pruned)
     healed = heal(pruned, args.model, **options, lengths=parse_lengths(args.lengths), report=report)
     healed.save_pretrained(args.out)
-    plan = healed.plan.to_json()
+    plan = healed.plan
     if args.json:
-        print_json({"plan": plan, "out": str(args.out)})
+        print_json({"plan": plan.to_json(), "out": str(args.out)})
         return 0
     for line in (*cost_lines(plan), weights_words(plan), f"saved to {args.out}"):
         out.print(line, markup=False, soft_wrap=True)

@@ -5,13 +5,17 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 from shlex import quote
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from oattn_hub.cli import checks
 from oattn_hub.cli.loading import add_permission_arguments, loading_options
 from oattn_hub.cli.terminal import add_json_flag, console, next_commands, print_json, progress_bar
 from oattn_hub.errors import InvalidInput
 from oattn_hub.files import parse_size
+from oattn_hub.progress import Progress
+
+if TYPE_CHECKING:
+    from oattn_hub.pruning import PruningPlan
 
 HELP = "cut heads out of a report's model and save the smaller checkpoint"
 
@@ -129,8 +133,7 @@ def run(args: argparse.Namespace) -> int:
     out = console()
     named = name_heads(plan.heads, most=40)
     out.print(f"{len(plan.heads)} of {plan.n_heads} heads, chosen by {chooser(plan.score)}: {named}", markup=False)
-    written = plan.to_json()
-    for line in (*cost_lines(written), weights_words(written), *_effort(written)):
+    for line in (*cost_lines(plan), weights_words(plan), *_effort(plan)):
         out.print(line, markup=False, soft_wrap=True)
     if shown:
         out.print(f"{shown} shows this plan", markup=False, soft_wrap=True)
@@ -145,18 +148,19 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _keep_in_report(folder: Path, plan: Any) -> Path | None:
+def _keep_in_report(folder: Path, plan: PruningPlan) -> Path | None:
     """A plan whose cost was verified is what its report answers with from now on; returns the page if there is one.
 
     A plan that was measured on the very inputs that chose its ranking does not take the place of one that was not.
     """
     from oattn_hub.report import Report
 
-    if folder.is_file() or "high" not in (plan.cost or {}):
+    cost = plan.cost or {}
+    if folder.is_file() or "high" not in cost:
         return None
     report = Report.load(folder)
     known = report.removal.cost if report.removal else {}
-    if "compared" in plan.cost and "high" in known and "compared" not in known:
+    if "compared" in cost and "high" in known and "compared" not in known:
         return None
     report = report.with_plan(plan)
     report.save(folder)
@@ -164,7 +168,7 @@ def _keep_in_report(folder: Path, plan: Any) -> Path | None:
     return report.write_page(page) if page.exists() else None
 
 
-def _plan(args: argparse.Namespace, progress: Any) -> Any:
+def _plan(args: argparse.Namespace, progress: Progress) -> PruningPlan:
     from oattn_hub.report import Report
 
     report = Report.load(args.report)
@@ -180,8 +184,8 @@ def _plan(args: argparse.Namespace, progress: Any) -> Any:
     return report.plan(**options, **common, lengths=parse_lengths(args.lengths), progress=progress)
 
 
-def _effort(plan: dict[str, Any]) -> list[str]:
-    effort = plan["chosen_by"].get("effort")
+def _effort(plan: PruningPlan) -> list[str]:
+    effort = plan.chosen_by.get("effort")
     if not effort:
         return []
     return [
@@ -190,7 +194,7 @@ def _effort(plan: dict[str, Any]) -> list[str]:
     ]
 
 
-def _cut(args: argparse.Namespace, plan: Any) -> dict[str, Any]:
+def _cut(args: argparse.Namespace, plan: PruningPlan) -> dict[str, Any]:
     from oattn_hub.report import Report
 
     evaluation = None if args.report.is_file() else Report.load(args.report).evaluation

@@ -14,11 +14,14 @@ from oattn_hub.hub.card import evaluation_values, hub_id
 from oattn_hub.hub.readme import build_readme
 from oattn_hub.hub.tasks import task_of_class
 from oattn_hub.pruning.words import cost_lines, weights_words
+from oattn_hub.records import Head
 from oattn_hub.report.answer import Removal
 from oattn_hub.report.evaluation_words import increase_words
 from oattn_hub.report.findings import at_a_cost
 
 if TYPE_CHECKING:
+    from oattn_hub.pruning.manifest import Manifest
+    from oattn_hub.pruning.plan import PruningPlan
     from oattn_hub.report.evaluation import EvaluationSection
     from oattn_hub.trials.scores import TrialScore
 
@@ -28,7 +31,7 @@ _HEAD_KEYS = ("num_attention_heads", "n_head", "n_heads", "num_heads")
 
 def checkpoint_readme(
     folder: Path,
-    manifest: Mapping[str, Any],
+    manifest: Manifest,
     *,
     repo_id: str | None = None,
     license: str | None = None,
@@ -45,10 +48,10 @@ def checkpoint_readme(
     from oattn_hub.trials.words import score_cells
 
     config = read_json(folder / "config.json")
-    plan, trials = manifest["plan"], kept_scores(folder, manifest)
-    base = hub_id(plan["model"]["id"], plan["model"]["source"], base_model)
-    removed, total = len(plan["heads"]), plan["n_heads"]
-    summary = f"{removed} of {total} heads removed, {manifest['variant']}" if removed else "no head removed"
+    plan, trials = manifest.plan, kept_scores(folder, manifest)
+    base = hub_id(plan.model.id, plan.model.source, base_model)
+    removed, total = len(plan.heads), plan.n_heads
+    summary = f"{removed} of {total} heads removed, {manifest.variant}" if removed else "no head removed"
     metadata: dict[str, Any] = {
         "library_name": _library(manifest),
         **({"base_model": base} if base else {}),
@@ -59,34 +62,30 @@ def checkpoint_readme(
         **_results(manifest, repo_id, evaluation, trials),
     }
     values = {
-        "title": repo_id.split("/")[1] if repo_id else _title(base or plan["model"]["id"], base is not None, removed),
-        "base": base_model or plan["model"]["id"] or manifest["class"],
+        "title": repo_id.split("/")[1] if repo_id else _title(base or plan.model.id, base is not None, removed),
+        "base": base_model or plan.model.id or manifest.class_name,
         "removed": removed,
         "n_heads": total,
-        "at_a_cost": at_a_cost(_removal(plan)),
-        "cut": manifest["variant"] == "cut",
-        "stock": manifest.get("stock", False),
-        "needs_code_because": manifest.get("needs_code_because", ""),
+        "at_a_cost": at_a_cost(Removal.of_plan(plan)),
+        "cut": manifest.variant == "cut",
+        "stock": manifest.stock,
+        "needs_code_because": manifest.needs_code_because,
         "verified": _verified(manifest),
         "outputs_compared": any("outputs" in line for line in _verified(manifest)),
         **_snippets(manifest, config, repo_id or "."),
-        "savings": saving_rows(manifest["result"]),
-        "latency": manifest["result"].get("seconds_before") is not None,
+        "savings": saving_rows(manifest.result),
+        "latency": manifest.result.seconds_before is not None,
         "how_chosen": _how_chosen(plan, evaluation),
-        "head_map": _head_map(plan["heads"], total, config, manifest.get("stock", False)),
-        "removed_by_layer": _by_layer(plan["heads"]),
+        "head_map": _head_map(plan.heads, total, config, manifest.stock),
+        "removed_by_layer": _by_layer(plan.heads),
         "evaluation": evaluation_values(evaluation, figures) if evaluation else None,
         "cost": _cost(plan, evaluation),
         "trials": [score_cells(score) for score in trials],
         "weights_words": weights_words(plan),
-        "healed": plan.get("healing") is not None,
+        "healed": plan.healing is not None,
         "provenance": _provenance(manifest, license),
     }
     return build_readme(metadata, render("checkpoint.md.j2", values))
-
-
-def _removal(plan: Mapping[str, Any]) -> Removal:
-    return Removal(tuple((layer, head) for layer, head in plan["heads"]), plan["score"], plan["cost"] or {})
 
 
 def _title(model_id: str, on_hub: bool, removed: int) -> str:
@@ -95,22 +94,22 @@ def _title(model_id: str, on_hub: bool, removed: int) -> str:
     return f"{name} without {removed} head{'s' if removed > 1 else ''}" if removed else name
 
 
-def _library(manifest: Mapping[str, Any]) -> str:
+def _library(manifest: Manifest) -> str:
     """What loads it: the library that the base model's card names, or the one it was loaded with."""
-    named = manifest.get("base_card", {}).get("library_name")
-    loads = manifest["library"] if manifest["library"] in ("transformers", "timm") else "oattn_hub"
+    named = manifest.base_card.get("library_name")
+    loads = manifest.library if manifest.library in ("transformers", "timm") else "oattn_hub"
     return str(named) if named and loads != "oattn_hub" else loads
 
 
-def _task(manifest: Mapping[str, Any]) -> dict[str, str]:
+def _task(manifest: Manifest) -> dict[str, str]:
     """The base model's task as its card names it, or what its class is for; nothing where neither says it."""
-    named = manifest.get("base_card", {}).get("pipeline_tag")
-    task = named or task_of_class(manifest["class"], manifest["library"])
+    named = manifest.base_card.get("pipeline_tag")
+    task = named or task_of_class(manifest.class_name, manifest.library)
     return {"pipeline_tag": task} if task else {}
 
 
 def _results(
-    manifest: Mapping[str, Any],
+    manifest: Manifest,
     repo_id: str | None,
     evaluation: EvaluationSection | None,
     trials: Iterable[TrialScore],
@@ -118,7 +117,7 @@ def _results(
     """The measured values in the form that the Hub's metadata and its client know."""
     from huggingface_hub import EvalResult, ModelCardData
 
-    cost, task = manifest["plan"]["cost"], _task(manifest).get("pipeline_tag", "other")
+    cost, task = manifest.plan.cost, _task(manifest).get("pipeline_tag", "other")
     results = [
         EvalResult(
             task_type=task,
@@ -143,20 +142,20 @@ def _results(
     ]
     if not results:
         return {}
-    name = repo_id or manifest["plan"]["model"]["id"] or manifest["class"]
+    name = repo_id or manifest.plan.model.id or manifest.class_name
     data: Any = ModelCardData(model_name=name.split("/")[-1], eval_results=results)
     metrics = list(dict.fromkeys(result.metric_type for result in results))
     return {"metrics": metrics, "model-index": data.to_dict()["model-index"]}
 
 
-def _cost(plan: Mapping[str, Any], evaluation: EvaluationSection | None) -> dict[str, Any] | None:
+def _cost(plan: PruningPlan, evaluation: EvaluationSection | None) -> dict[str, Any] | None:
     """What the removal was measured to cost, and how sure that is."""
-    cost = plan["cost"]
+    cost = plan.cost
     if not cost:
         return None
     return {
         "rows": [_cost_row(look) for look in cost.get("lengths", [cost])],
-        "uncertainty": _uncertainty(plan, evaluation),
+        "uncertainty": _uncertainty(plan, cost, evaluation),
         "inputs": _inputs_of(cost, evaluation),
         "lines": cost_lines(plan) if "lengths" in cost else [],
     }
@@ -169,17 +168,16 @@ def _cost_row(look: Mapping[str, Any]) -> tuple[str, str, str]:
     return f"{look['title']}{at}", before, after
 
 
-def _uncertainty(plan: Mapping[str, Any], evaluation: EvaluationSection | None) -> str:
+def _uncertainty(plan: PruningPlan, cost: Mapping[str, Any], evaluation: EvaluationSection | None) -> str:
     """The interval of a verified plan, or that of the nearest measured fraction, if there is one."""
-    cost = plan["cost"]
     if "verified_on" in cost:
         words = increase_words(cost)
         other = "the ranking was chosen on these inputs too" if "compared" in cost else "they did not choose the heads"
         return f"{words[0].upper()}{words[1:]}; {other}."
-    if not evaluation or plan["score"] not in {score.name for score in evaluation.scores}:
+    if not evaluation or plan.score not in {score.name for score in evaluation.scores}:
         return ""
-    curve = evaluation.score(plan["score"]).curves.get(cost["metric"])
-    share = len(plan["heads"]) / plan["n_heads"]
+    curve = evaluation.score(plan.score).curves.get(cost["metric"])
+    share = len(plan.heads) / plan.n_heads
     nearest = min(range(len(evaluation.fractions)), key=lambda i: abs(evaluation.fractions[i] - share))
     if not curve or abs(evaluation.fractions[nearest] - share) >= 0.01:
         return ""
@@ -195,68 +193,69 @@ def _inputs_of(cost: Mapping[str, Any], evaluation: EvaluationSection | None) ->
     return f"inputs with the SHA-256 {cost['inputs'][:16]}…"
 
 
-def _verified(manifest: Mapping[str, Any]) -> list[str]:
+def _verified(manifest: Manifest) -> list[str]:
     """What the checkpoint was loaded with and compared on before it was published; empty if it was not."""
-    return [f"`{loader}`: {what}" for loader, what in (manifest.get("verified") or {}).items()]
+    return [f"`{loader}`: {what}" for loader, what in (manifest.verified or {}).items()]
 
 
-def _snippets(manifest: Mapping[str, Any], config: Mapping[str, Any], place: str) -> dict[str, str]:
+def _snippets(manifest: Manifest, config: Mapping[str, Any], place: str) -> dict[str, str]:
     ours = f'import oattn_hub as oh\n\nmodel = oh.from_pretrained("{place}")'
-    cut = manifest["variant"] == "cut" and not manifest.get("stock")
+    cut = manifest.variant == "cut" and not manifest.stock
     plain = ""
-    if manifest["library"] == "transformers":
+    if manifest.library == "transformers":
         autos = [auto for auto in config.get("auto_map", {}) if auto != "AutoConfig"]
-        auto = next(iter(autos), None) if cut else manifest["class"]
+        auto = next(iter(autos), None) if cut else manifest.class_name
         trust = ", trust_remote_code=True" if cut else ""
         if auto:
             plain = f'from transformers import {auto}\n\nmodel = {auto}.from_pretrained("{place}"{trust})'
-    elif manifest["library"] == "timm" and not cut:
+    elif manifest.library == "timm" and not cut:
         spec = f"hf-hub:{place}" if place != "." else "local-dir:."
         plain = f'import timm\n\nmodel = timm.create_model("{spec}", pretrained=True).eval()'
     return {"snippet": ours, "plain_snippet": plain}
 
 
-def _how_chosen(plan: Mapping[str, Any], evaluation: EvaluationSection | None) -> str:
-    if plan["score"] == "by hand":
+def _how_chosen(plan: PruningPlan, evaluation: EvaluationSection | None) -> str:
+    if plan.score == "by hand":
         return "The heads were named by hand."
-    how, cost = plan["chosen_by"], plan["cost"]
-    tried = f" {plan['evaluations']} masked models were evaluated to find that out." if plan["evaluations"] else ""
+    how = plan.chosen_by
+    tried = f" {plan.evaluations} masked models were evaluated to find that out." if plan.evaluations else ""
     if "max_loss_increase" in how:
         limit = how["max_loss_increase"]
         allowed = f"at most {limit:g}" if how["metric"] == "divergence" else f"at most {100 * limit:g} % worse"
-        reason = f"as many as keep the {cost['title']} {allowed}"
+        measured = plan.cost["title"] if plan.cost else how["metric"]
+        reason = f"as many as keep the {measured} {allowed}"
     else:
         reason = f"the {100 * how['fraction']:g} % lowest" if "fraction" in how else "named one by one"
-    if plan["score"] == "search":
+    if plan.score == "search":
         return (
             f"The heads were searched for in rounds: those went whose removal from the model as it was by then was "
             f"predicted, by slope and curvature of the cost, to cost least; {reason}.{tried}"
         )
     titles = {score.name: score.title for score in evaluation.scores} if evaluation else {}
     best = ", the score that was measured to cost least on this model" if how.get("score_by") == "measured" else ""
-    return f"The heads were ranked by {titles.get(plan['score'], plan['score'])}{best}; {reason} went.{tried}"
+    return f"The heads were ranked by {titles.get(plan.score, plan.score)}{best}; {reason} went.{tried}"
 
 
-def _command(plan: Mapping[str, Any]) -> str:
+def _command(plan: PruningPlan) -> str:
     """What makes this checkpoint again from the model's report."""
-    how = plan["chosen_by"]
+    how = plan.chosen_by
     if "max_loss_increase" in how:
         choice = f"--budget {how['max_loss_increase']:g} --metric {how['metric']}"
     elif "fraction" in how:
         choice = f"--fraction {how['fraction']:g}"
     else:
-        return "oattn prune REPORT --heads " + ",".join(f"{layer}.{head}" for layer, head in plan["heads"])
-    return f"oattn prune REPORT {choice}" + ("" if plan["score"] == "search" else f" --score {plan['score']}")
+        return "oattn prune REPORT --heads " + ",".join(f"{layer}.{head}" for layer, head in plan.heads)
+    return f"oattn prune REPORT {choice}" + ("" if plan.score == "search" else f" --score {plan.score}")
 
 
-def _by_layer(heads: Iterable[list[int]]) -> list[tuple[int, list[int]]]:
+def _by_layer(heads: Iterable[Head]) -> list[tuple[int, list[int]]]:
     layers: dict[int, list[int]] = {}
     for layer, head in heads:
         layers.setdefault(layer, []).append(head)
     return sorted(layers.items())
 
 
-def _head_map(heads: list[list[int]], total: int, config: Mapping[str, Any], stock: bool = False) -> str:
+def _head_map(heads: Iterable[Head], total: int, config: Mapping[str, Any], stock: bool = False) -> str:
     """Layers as lines and heads as signs, where the config says that all layers are alike."""
     layers = next((config[key] for key in _LAYER_KEYS if isinstance(config.get(key), int)), 0)
     per_layer = next((config[key] for key in _HEAD_KEYS if isinstance(config.get(key), int)), 0)
@@ -264,24 +263,24 @@ def _head_map(heads: list[list[int]], total: int, config: Mapping[str, Any], sto
         per_layer = total // layers
     if layers * per_layer != total:
         return ""
-    removed = {tuple(head) for head in heads}
+    removed = set(heads)
     width = len(str(layers - 1))
     lines = ("".join("X" if (layer, head) in removed else "·" for head in range(per_layer)) for layer in range(layers))
     return "\n".join(f"{layer:>{width}}  {line}" for layer, line in enumerate(lines))
 
 
-def _provenance(manifest: Mapping[str, Any], license: str | None) -> list[tuple[str, str]]:
-    plan = manifest["plan"]
-    packages = ["torch", *([manifest["library"]] if manifest["library"] in ("transformers", "timm") else [])]
-    versions = [f"oattn_hub {manifest['oattn_hub']}", *(f"{name} {version(name)}" for name in packages)]
+def _provenance(manifest: Manifest, license: str | None) -> list[tuple[str, str]]:
+    plan = manifest.plan
+    packages = ["torch", *([manifest.library] if manifest.library in ("transformers", "timm") else [])]
+    versions = [f"oattn_hub {manifest.oattn_hub}", *(f"{name} {version(name)}" for name in packages)]
     return [
-        ("base model", plan["model"]["id"] or "a model object"),
-        ("revision of the base model", plan["model"]["revision"] or "not known"),
+        ("base model", plan.model.id or "a model object"),
+        ("revision of the base model", plan.model.revision or "not known"),
         ("licence of the base model", license or "not stated by the model"),
-        ("class", manifest["class"]),
-        ("score", plan["score"]),
-        ("chosen by", f"`{json.dumps(plan['chosen_by'])}`"),
+        ("class", manifest.class_name),
+        ("score", plan.score),
+        ("chosen by", f"`{json.dumps(plan.chosen_by)}`"),
         ("command", f"`{_command(plan)}`"),
-        ("fingerprint of the heads' layout", plan["structure"]),
+        ("fingerprint of the heads' layout", plan.structure),
         ("versions", ", ".join(versions)),
     ]

@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from oattn_hub.errors import FormatError, InvalidInput
-from oattn_hub.files import atomic_path, exists_here, read_json, storage_errors, write_json, write_sealed, write_text
+from oattn_hub.files import atomic_path, exists_here, read_json, storage_errors, write_json, write_text
 from oattn_hub.files.documents import blamed_on
 from oattn_hub.hub.card import DATASET, report_readme
 from oattn_hub.hub.checkpoint_card import checkpoint_readme
@@ -24,6 +24,7 @@ from oattn_hub.records import MANIFEST
 
 if TYPE_CHECKING:
     from oattn_hub.pruning import PrunedModel
+    from oattn_hub.pruning.manifest import Manifest
     from oattn_hub.report import Report
     from oattn_hub.report.evaluation import EvaluationSection
 
@@ -71,9 +72,10 @@ def push_checkpoint(
     card compares with; ``verify=False`` publishes a checkpoint that was not loaded again, and the card says so.
     Other options as for :func:`push_report`.
     """
+    from oattn_hub.pruning.checkpoint import save_checkpoint
+
     with _folder(dry_run) as folder:
-        pruned.save_pretrained(folder, variant=variant, verify=verify)
-        manifest = read_json(folder / MANIFEST)
+        manifest = save_checkpoint(pruned, folder, variant, verify=verify)
         write_checkpoint_card(folder, repo_id, license, evaluation or pruned.evaluation, base_model, manifest)
         return _publish(folder, repo_id, "checkpoint", commit_message or _message(manifest), dry_run, options)
 
@@ -106,7 +108,7 @@ def push_folder(
 
     manifest = read_manifest(Path(source))  # a checkpoint that was changed since is not published
     with _folder(dry_run) as folder:
-        copy_files(Path(source), folder, [*manifest.get("files", manifest["sha256"]), MANIFEST, *more])
+        copy_files(Path(source), folder, [*manifest.names, MANIFEST, *more])
         evaluation = _load_report(report).evaluation if report is not None else None
         write_checkpoint_card(folder, repo_id, evaluation=evaluation, base_model=base_model, manifest=manifest)
         return _publish(folder, repo_id, "checkpoint", commit_message or _message(manifest), dry_run, options)
@@ -138,23 +140,23 @@ def write_checkpoint_card(
     license: str | None = None,
     evaluation: EvaluationSection | None = None,
     base_model: str | None = None,
-    manifest: dict[str, Any] | None = None,
+    manifest: Manifest | None = None,
 ) -> Path:
     """Add the card to a checkpoint's folder.
 
     ``evaluation`` serves where the folder has none of its own; ``manifest`` is what was read of it already.
     """
-    from oattn_hub.pruning.manifest import check_manifest
+    from oattn_hub.pruning.manifest import manifest_of
     from oattn_hub.report.evaluation import EvaluationSection
     from oattn_hub.report.plot import evaluation_figures, render
 
     if manifest is None:
-        manifest = check_manifest(read_json(folder / MANIFEST), folder / MANIFEST)
+        manifest = manifest_of(folder)
     if (folder / _EVALUATION).is_file():  # saved with the checkpoint
         evaluation = EvaluationSection.from_json(read_json(folder / _EVALUATION))
     elif evaluation is not None:
         write_json(folder / _EVALUATION, evaluation.to_json())
-    license = license or license_of(manifest["plan"]["model"]["source"])
+    license = license or license_of(manifest.plan.model.source)
     figures = evaluation_figures(evaluation)
     for figure in figures:
         with atomic_path(folder / "figures" / f"{figure.name}.png") as draft:
@@ -173,10 +175,11 @@ def write_checkpoint_card(
     return folder / "README.md"
 
 
-def _shareable_manifest(folder: Path, manifest: dict[str, Any]) -> dict[str, Any]:
+def _shareable_manifest(folder: Path, manifest: Manifest) -> Manifest:
     """Nobody else can load from a folder on this disk, nor need they know its name."""
-    manifest["plan"]["model"]["source"] = _public(manifest["plan"]["model"]["source"])
-    write_sealed(folder / MANIFEST, manifest)
+    model = replace(manifest.plan.model, source=_public(manifest.plan.model.source))
+    manifest = replace(manifest, plan=replace(manifest.plan, model=model))
+    manifest.write(folder)
     return manifest
 
 
@@ -244,12 +247,12 @@ def _load_report(folder: str | Path) -> Report:
     return Report.load(folder)
 
 
-def _message(manifest: dict[str, Any]) -> str:
-    plan = manifest["plan"]
-    name = plan["model"]["id"] or manifest["class"]
-    if not plan["heads"]:
+def _message(manifest: Manifest) -> str:
+    plan = manifest.plan
+    name = plan.model.id or manifest.class_name
+    if not plan.heads:
         return f"{name}, no head removed"
-    return f"{name} without {len(plan['heads'])} of {plan['n_heads']} attention heads"
+    return f"{name} without {len(plan.heads)} of {plan.n_heads} attention heads"
 
 
 def _publish(

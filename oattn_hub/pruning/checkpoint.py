@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +26,11 @@ import torch
 
 from oattn_hub import __version__
 from oattn_hub.errors import FormatError, InvalidInput, OattnError, SurgeryError
-from oattn_hub.files import parse_size, read_json, sha256_file, storage_errors, write_json, write_sealed, write_text
+from oattn_hub.files import folder_lock, parse_size, read_json, sha256_file, storage_errors, write_json, write_text
 from oattn_hub.models.offloaded import StoredState, is_offloaded, mapped
 from oattn_hub.pruning import portable
 from oattn_hub.pruning.belongings import base_card, copy_belongings
+from oattn_hub.pruning.manifest import Manifest
 from oattn_hub.pruning.modeling_file import auto_map, timm_source, transformers_source, written_type
 from oattn_hub.pruning.proof import prove
 from oattn_hub.pruning.pruned import PrunedModel
@@ -54,8 +56,8 @@ def save_checkpoint(
     verify: bool = True,
     allow_empty: bool = False,
     max_shard_size: int | str | None = None,
-) -> Path:
-    """Write a pruned model to ``folder``, load it again with and without oattn_hub, and return the folder.
+) -> Manifest:
+    """Write a pruned model to ``folder``, load it again with and without oattn_hub, and return its manifest.
 
     Args:
         pruned: what ``plan.apply()`` returned.
@@ -84,31 +86,31 @@ def save_checkpoint(
     if is_offloaded(pruned.model):
         _check_offloaded(pruned, folder, variant)
     stock, reason = stock_model(pruned) if variant == "cut" and pruned.cuts["sites"] else (None, "")
-    manifest = {
-        "schema": 1,
-        "variant": variant,
-        "stock": stock is not None,
-        "needs_code_because": reason,
-        "library": pruned.loaded.library,
-        "class": type(pruned.model).__name__,
-        "model_type": getattr(getattr(pruned.model, "config_class", None), "model_type", None),
-        "oattn_hub": __version__,
-        "base_card": base_card(pruned.loaded),
-        "plan": pruned.plan.to_json(),
-        "result": pruned.result.to_json(),
-        "cuts": pruned.cuts if stock is not None else None,
-        "verified": None,
-    }
+    manifest = Manifest(
+        variant=variant,
+        library=pruned.loaded.library,
+        class_name=type(pruned.model).__name__,
+        plan=pruned.plan,
+        result=pruned.result,
+        sha256={},  # known when the files are written
+        stock=stock is not None,
+        needs_code_because=reason,
+        model_type=getattr(getattr(pruned.model, "config_class", None), "model_type", None),
+        oattn_hub=__version__,
+        base_card=base_card(pruned.loaded),
+        cuts=pruned.cuts if stock is not None else None,
+    )
     state = StoredState(pruned.model) if variant == "cut" else inflate(pruned.model.state_dict(), pruned.cuts)
-    writer = _Writer(pruned, folder, manifest, state, stock, dict(model_args or {}), largest)
-    try:
-        writer.write()
-        if verify:
-            writer.verify()
-    except Exception:
-        writer.discard()
-        raise
-    return folder
+    with folder_lock(folder, wait=0), storage_errors(folder):
+        writer = _Writer(pruned, folder, manifest, state, stock, dict(model_args or {}), largest)
+        try:
+            writer.write()
+            if verify:
+                writer.verify()
+        except Exception:
+            writer.discard()
+            raise
+    return writer.manifest
 
 
 def _check_offloaded(pruned: PrunedModel, folder: Path, variant: str) -> None:
@@ -133,7 +135,7 @@ class _Writer:
         self,
         pruned: PrunedModel,
         folder: Path,
-        manifest: dict[str, Any],
+        manifest: Manifest,
         state: Mapping[str, torch.Tensor],
         stock: Any,
         model_args: dict[str, Any],
@@ -152,9 +154,9 @@ class _Writer:
         if self.pruned.loaded.library == "transformers":
             self._write_transformers(own_names)
         else:
-            _write_config(self.pruned, self.folder, self.manifest["variant"], self.model_args)
+            _write_config(self.pruned, self.folder, self.manifest.variant, self.model_args)
             # timm reads its own models out of one file
-            whole = self.pruned.loaded.library == "timm" and self.manifest["variant"] == "masked"
+            whole = self.pruned.loaded.library == "timm" and self.manifest.variant == "masked"
             write_shards(self.state, self.folder, _ANY_SIZE if whole else self.largest)
         if self.pruned.loaded.processor is not None:
             self.pruned.loaded.processor.save_pretrained(self.folder)
@@ -163,8 +165,8 @@ class _Writer:
             write_json(self.folder / EVALUATION, self.pruned.evaluation.to_json())
         names = sorted({*belongings, *self._written()} - {MANIFEST})
         hashes = {name: sha256_file(self.folder / name) for name in names if name.endswith(_HASHED)}
-        self.manifest |= {"files": names, "sha256": hashes}
-        write_sealed(self.folder / MANIFEST, self.manifest)
+        self.manifest = replace(self.manifest, files=tuple(names), sha256=hashes)
+        self.manifest.write(self.folder)
 
     def _written(self) -> list[str]:
         """What this save wrote; whatever else lies in the folder is no part of the checkpoint, and is not published."""
@@ -172,8 +174,8 @@ class _Writer:
 
     def verify(self) -> None:
         """Load the folder again and compare."""
-        self.manifest["verified"] = self._proof()
-        write_sealed(self.folder / MANIFEST, self.manifest)
+        self.manifest = replace(self.manifest, verified=self._proof())
+        self.manifest.write(self.folder)
 
     def discard(self) -> None:
         """Take away what this save wrote, so that nothing passes for a model, and the same command can be repeated."""
@@ -184,7 +186,7 @@ class _Writer:
         try:
             return self._prove_once()
         except (SurgeryError, FormatError):
-            if self.pruned.loaded.library != "transformers" or self.manifest["variant"] == "masked" or self.stock:
+            if self.pruned.loaded.library != "transformers" or self.manifest.variant == "masked" or self.stock:
                 raise
         # Some families rearrange weights for the disk by the number of heads that the config says, which a cut
         # layer no longer has; their weights are saved as they are in memory.
@@ -217,7 +219,7 @@ class _Writer:
             ) from error
         finally:
             setattr(model.config, PRUNING_KEY, cuts)
-        if self.manifest["variant"] == "masked":
+        if self.manifest.variant == "masked":
             return
         config = read_json(self.folder / "config.json")
         if classes := served_classes(model):

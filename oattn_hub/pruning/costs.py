@@ -46,7 +46,7 @@ class PruningResult:
         return asdict(self)
 
     def __str__(self) -> str:
-        return "\n".join(f"{row.name}: {row.before} -> {row.after} ({row.change})" for row in saving_rows(asdict(self)))
+        return "\n".join(f"{row.name}: {row.before} -> {row.after} ({row.change})" for row in saving_rows(self))
 
 
 @dataclass(frozen=True)
@@ -59,10 +59,10 @@ class Saving:
     change: str
 
 
-def saving_rows(result: Mapping[str, Any]) -> list[Saving]:
+def saving_rows(result: PruningResult) -> list[Saving]:
     """Before and after of everything that was measured, for cards and the command line."""
-    at = f" for {result['tokens']} tokens" if result.get("tokens") else ""
-    generates = result.get("decode_seconds_before") is not None
+    at = f" for {result.tokens} tokens" if result.tokens else ""
+    generates = result.decode_seconds_before is not None
     rows = [
         ("attention heads", "heads", "{:,}", 1),
         ("parameters", "parameters", "{:,}", 1),
@@ -73,7 +73,7 @@ def saving_rows(result: Mapping[str, Any]) -> list[Saving]:
     ]
     found = []
     for name, key, words, scale in rows:
-        before, after = result.get(f"{key}_before"), result.get(f"{key}_after")
+        before, after = getattr(result, f"{key}_before"), getattr(result, f"{key}_after")
         if before and after is not None:
             change = f"{100 * (after / before - 1):+.1f} %"
             found.append(Saving(name, words.format(scale * before), words.format(scale * after), change))

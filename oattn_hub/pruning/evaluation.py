@@ -85,7 +85,7 @@ def evaluate(
         calibration: what to compute the scores on; None takes the other half.
         inputs: how many evaluation inputs.
         calibration_inputs_count: how many inputs the scores see.
-        tokens: tokens an input, for text.
+        tokens: tokens per input, for text.
         fractions: parts of the heads to remove.
         seeds: how many random removals to compare with, at least 5.
         seed: of the inputs, the random removals and the bootstrap.

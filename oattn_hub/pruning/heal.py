@@ -270,9 +270,7 @@ def _cost(bench: Bench, student: LoadedModel) -> dict[str, Any]:
 
 def open_pruned(folder: str | Path) -> PrunedModel:
     """A pruned checkpoint as the object that it was saved from."""
-    from oattn_hub.pruning.costs import PruningResult
     from oattn_hub.pruning.manifest import read_manifest
-    from oattn_hub.pruning.plan import PruningPlan
     from oattn_hub.pruning.pruned import PrunedModel
     from oattn_hub.records import PRUNING_KEY
 
@@ -281,6 +279,5 @@ def open_pruned(folder: str | Path) -> PrunedModel:
     model: Any = loaded.model
     cuts = getattr(getattr(model, "config", None), PRUNING_KEY, None) or getattr(model, PRUNING_KEY, None)
     if cuts is None:
-        raise InvalidInput(f"{folder} keeps the original shape (variant {manifest['variant']!r}); heal a cut one.")
-    result = PruningResult(**manifest["result"])
-    return PrunedModel(model, PruningPlan.from_json(manifest["plan"]), cuts, result, loaded)
+        raise InvalidInput(f"{folder} keeps the original shape (variant {manifest.variant!r}); heal a cut one.")
+    return PrunedModel(model, manifest.plan, cuts, manifest.result, loaded)

@@ -3,49 +3,110 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, Self
 
+from oattn_hub.codec import decode, encode
 from oattn_hub.errors import FormatError
-from oattn_hub.files import read_header, read_json, sha256_file, unsealed
-from oattn_hub.records import MANIFEST, ModelInfo
+from oattn_hub.files import read_header, read_json, sha256_file, unsealed, write_sealed
+from oattn_hub.pruning.costs import PruningResult
+from oattn_hub.pruning.plan import PruningPlan
+from oattn_hub.records import MANIFEST
+from oattn_hub.types import Json
 
-_KINDS: dict[str, Any] = {
-    "variant": str, "library": str, "class": str, "plan": dict, "result": dict, "sha256": dict, "stock": bool,
-    "needs_code_because": str, "oattn_hub": str, "base_card": dict, "files": list, "model_type": (str, type(None)),
-    "cuts": (dict, type(None)), "verified": (dict, type(None)),
-}  # fmt: skip
-_REQUIRED = ("variant", "library", "class", "plan", "result", "sha256")
-_NUMBERS = (int, float, type(None))
+SCHEMA = 1
 
 
-def read_manifest(folder: Path) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Manifest:
+    """What a pruned checkpoint is.
+
+    Attributes:
+        variant: ``cut`` (smaller) or ``masked`` (of the original shape).
+        library: ``transformers``, ``timm`` or ``torch``.
+        class_name: the class of the model; ``class`` in the file.
+        plan: which heads went, from which model, and what that was measured to cost.
+        result: size and speed before and after.
+        sha256: of the files that hold weights, settings or code.
+        files: all files of the checkpoint; in the first version's manifests only those of ``sha256`` are named.
+        stock: whether it is a plain checkpoint of the original class, which needs no code of ours.
+        needs_code_because: why it is not.
+        model_type: what transformers calls the family.
+        oattn_hub: the version that saved it.
+        base_card: library and task as the base model's card names them.
+        cuts: the list of cuts of a stock checkpoint, whose config does not hold it.
+        verified: what was compared after it was loaded again, by the name of the loader; None if nothing was.
+    """
+
+    variant: str
+    library: str
+    class_name: str
+    plan: PruningPlan
+    result: PruningResult
+    sha256: Mapping[str, str]
+    files: tuple[str, ...] = ()
+    stock: bool = False
+    needs_code_because: str = ""
+    model_type: str | None = None
+    oattn_hub: str = ""
+    base_card: Mapping[str, str] = field(default_factory=dict)
+    cuts: dict[str, Any] | None = None
+    verified: Mapping[str, str] | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The files of the checkpoint, the manifest itself left out."""
+        return self.files or tuple(self.sha256)
+
+    def to_json(self) -> dict[str, Json]:
+        """The manifest as it is written, without its seal."""
+        names = [item.name for item in fields(self) if item.name not in ("class_name", "plan")]
+        values = {name: encode(getattr(self, name)) for name in names}
+        return {"schema": SCHEMA, "class": self.class_name, "plan": self.plan.to_json(), **values}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Json]) -> Self:
+        """The manifest back from :meth:`to_json`, if its parts are what they should be."""
+        plan = PruningPlan.from_json(value.get("plan"))
+        rest = {name: entry for name, entry in value.items() if name not in ("schema", "class", "plan")}
+        found = decode(cls, {**rest, "class_name": value.get("class")}, "The manifest", plan=plan)
+        if outside := [name for name in (*found.sha256, *found.files) if not _is_inside(name)]:
+            raise FormatError(f"The manifest names {outside[0][:80]!r}, which is no file of its own.")
+        return found
+
+    def write(self, folder: Path) -> None:
+        """Write it into the checkpoint's folder, with a seal."""
+        write_sealed(folder / MANIFEST, self.to_json())
+
+
+def read_manifest(folder: Path) -> Manifest:
     """The manifest of a pruned checkpoint, after checking that every file it lists is as it was written."""
-    place = folder / MANIFEST
-    if not place.is_file():
-        raise FormatError(
-            f"{folder} has no {MANIFEST}, so it is no complete pruned checkpoint. Save or download it again."
-        )
-    manifest = check_manifest(read_json(place), place)
-    for name, expected in manifest["sha256"].items():
+    manifest = manifest_of(folder)
+    for name, expected in manifest.sha256.items():
         _check_file(folder / name, expected)
         if "/" not in name and name.endswith(".safetensors"):  # what lies deeper belongs to other tools
             read_header(folder / name)
     return manifest
 
 
-def check_manifest(manifest: Any, place: Path) -> dict[str, Any]:
-    """The manifest that a file holds, without its seal, if its parts are what they should be."""
-    if not isinstance(manifest, dict) or manifest.get("schema") != 1:
+def manifest_of(folder: Path) -> Manifest:
+    """The manifest of a folder whose other files are not looked at."""
+    place = folder / MANIFEST
+    if not place.is_file():
+        raise FormatError(
+            f"{folder} has no {MANIFEST}, so it is no complete pruned checkpoint. Save or download it again."
+        )
+    value = read_json(place)
+    if not isinstance(value, dict) or value.get("schema") != SCHEMA:
         raise FormatError(f"{place} has a schema this version does not read; update oattn_hub.")
-    manifest = unsealed(manifest, place)
-    if reason := _misfit(manifest):
-        raise FormatError(f"{place} is damaged: {reason}. Save or download the checkpoint again.")
-    plan = {**manifest["plan"], "model": ModelInfo.from_json(manifest["plan"]["model"]).to_json()}
-    return {**manifest, "plan": plan}
+    try:
+        return Manifest.from_json(unsealed(value, place))
+    except FormatError as error:
+        raise FormatError(f"{place}: {error} Save or download the checkpoint again.") from error
 
 
-def _check_file(path: Path, expected: Any) -> None:
+def _check_file(path: Path, expected: str) -> None:
     if path.suffix == ".py" and not path.exists():
         return  # code is downloaded only on request, and nothing here runs it
     if not path.is_file():
@@ -57,35 +118,7 @@ def _check_file(path: Path, expected: Any) -> None:
         )
 
 
-def _misfit(manifest: Mapping[str, Any]) -> str:
-    """What does not fit in a manifest out of a file; empty if all does."""
-    if missing := [name for name in _REQUIRED if name not in manifest]:
-        return f"it lacks {', '.join(missing)}"
-    if wrong := [name for name, kind in _KINDS.items() if name in manifest and not isinstance(manifest[name], kind)]:
-        return f"its {wrong[0]} is {str(manifest[wrong[0]])[:40]!r}"
-    names = [*manifest["sha256"], *manifest.get("files", ())]
-    if outside := [name for name in names if not _is_inside(name)]:
-        return f"it names {str(outside[0])[:80]!r}, which is no file of its own"
-    if wrong := [name for name, value in manifest["result"].items() if not isinstance(value, _NUMBERS)]:
-        return f"its result says {wrong[0]} is {str(manifest['result'][wrong[0]])[:40]!r}"
-    return _plan_misfit(manifest["plan"])
-
-
-def _is_inside(name: Any) -> bool:
-    path = PurePosixPath(str(name))
-    plain = isinstance(name, str) and 0 < len(name) < 1000 and "\\" not in name and "\0" not in name
+def _is_inside(name: str) -> bool:
+    path = PurePosixPath(name)
+    plain = 0 < len(name) < 1000 and "\\" not in name and "\0" not in name
     return plain and not path.is_absolute() and ".." not in path.parts
-
-
-def _plan_misfit(plan: Mapping[str, Any]) -> str:
-    heads, total = plan.get("heads"), plan.get("n_heads")
-    if not isinstance(heads, list) or not all(_is_head(head) for head in heads):
-        return "its plan names no heads as [layer, head]"
-    if not isinstance(total, int) or not len(heads) <= total or total < 1:
-        return f"its plan removes {len(heads)} of {str(total)[:20]} heads"
-    ModelInfo.from_json(plan.get("model"))
-    return ""
-
-
-def _is_head(head: Any) -> bool:
-    return isinstance(head, list) and len(head) == 2 and all(type(part) is int and part >= 0 for part in head)

@@ -19,6 +19,7 @@ from oattn_hub.files import read_json
 from oattn_hub.models.load import LoadedModel
 from oattn_hub.models.offloaded import StoredState, is_offloaded, placement_of
 from oattn_hub.pruning.checks import read_weights
+from oattn_hub.pruning.manifest import Manifest
 from oattn_hub.pruning.readout import EXACT, ROUNDING, same_random_numbers, tensors_in
 from oattn_hub.pruning.reload import load_pruned
 
@@ -57,9 +58,7 @@ save_file({name: value.contiguous().clone() for name, value in found.items()}, t
 """
 
 
-def prove(
-    folder: Path, manifest: Mapping[str, Any], loaded: LoadedModel, state: State, batch: State | None
-) -> dict[str, str]:
+def prove(folder: Path, manifest: Manifest, loaded: LoadedModel, state: State, batch: State | None) -> dict[str, str]:
     """Load what was written, by us and in a fresh process without us; raises SurgeryError where anything differs.
 
     Args:
@@ -99,19 +98,19 @@ def prove_here(folder: Path, loaded: LoadedModel, state: State, batch: State | N
     return "weights and outputs"
 
 
-def stock_loader(folder: Path, manifest: Mapping[str, Any]) -> dict[str, Any] | None:
+def stock_loader(folder: Path, manifest: Manifest) -> dict[str, Any] | None:
     """How the checkpoint loads where oattn_hub is not installed; None where it does not."""
     config = read_json(folder / "config.json")
-    whole = manifest["variant"] == "masked" or manifest.get("stock", False)
-    if manifest["library"] == "timm":
+    whole = manifest.variant == "masked" or manifest.stock
+    if manifest.library == "timm":
         return {"loader": "timm.create_model" if whole else "create_model"}
-    if manifest["library"] != "transformers":
+    if manifest.library != "transformers":
         return None
     if whole:
         import transformers
 
-        return {"loader": manifest["class"], "options": {}} if hasattr(transformers, manifest["class"]) else None
-    serving = [auto for auto, name in config.get("auto_map", {}).items() if name.endswith(f".{manifest['class']}")]
+        return {"loader": manifest.class_name, "options": {}} if hasattr(transformers, manifest.class_name) else None
+    serving = [auto for auto, name in config.get("auto_map", {}).items() if name.endswith(f".{manifest.class_name}")]
     return {"loader": serving[0], "options": {"trust_remote_code": True}} if serving else None
 
 

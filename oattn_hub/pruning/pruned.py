@@ -14,7 +14,6 @@ from torch import nn
 from oattn_hub.adapters import adapt
 from oattn_hub.attention import MemoryStore
 from oattn_hub.errors import InvalidInput, OattnError, SurgeryError
-from oattn_hub.files import folder_lock, storage_errors
 from oattn_hub.inputs import CalibrationInputs, calibration_inputs
 from oattn_hub.models.load import LoadedModel, load_model
 from oattn_hub.models.offloaded import copied, is_offloaded, refuse_gradients
@@ -52,8 +51,8 @@ class PrunedModel:
         """Write a checkpoint; see :func:`oattn_hub.pruning.checkpoint.save_checkpoint`."""
         from oattn_hub.pruning.checkpoint import save_checkpoint
 
-        with folder_lock(Path(folder), wait=0), storage_errors(Path(folder)):
-            return save_checkpoint(self, Path(folder), variant, **options)
+        save_checkpoint(self, Path(folder), variant, **options)
+        return Path(folder)
 
     def heal(self, model: Any = None, **options: Any) -> PrunedModel:
         """Train the output projections for a few minutes; see :func:`oattn_hub.pruning.heal.heal`."""

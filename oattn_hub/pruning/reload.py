@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,11 @@ from oattn_hub.models.aligned import align_weights
 from oattn_hub.models.screening import screen_folder
 from oattn_hub.models.timm_models import timm_arguments
 from oattn_hub.pruning import checks, portable
-from oattn_hub.pruning.manifest import read_manifest
+from oattn_hub.pruning.manifest import Manifest, read_manifest
 from oattn_hub.pruning.modeling_file import WRITTEN_TYPE
 from oattn_hub.pruning.projections import head_rows
 from oattn_hub.pruning.sites import head_sites, heads_of
-from oattn_hub.records import MANIFEST, PRUNING_KEY
+from oattn_hub.records import MANIFEST, PRUNING_KEY, Head
 
 
 def load_pruned(folder: str | Path, model: nn.Module | None = None, **placement: Any) -> nn.Module:
@@ -38,20 +39,45 @@ def load_pruned(folder: str | Path, model: nn.Module | None = None, **placement:
     if not where.is_dir():
         raise LoadError(f"{where} is not a folder. Give the folder that save_pretrained wrote.")
     with blamed_on(where):
-        manifest = _saved_by_transformers(where) or read_manifest(where)
+        saved = _saved_by_transformers(where) or _saved_by_us(read_manifest(where))
         config = read_json(where / "config.json")
-        cuts = config.get(PRUNING_KEY) or manifest.get("cuts")  # the masked variant has none
+        cuts = config.get(PRUNING_KEY) or saved.cuts  # the masked variant has none
         if cuts is not None:
-            checks.check_cuts(cuts, manifest["plan"]["heads"] if manifest["plan"] else None)
-        if manifest["library"] == "transformers" and model is None:
-            loaded = _load_transformers(where, manifest, placement)
+            checks.check_cuts(cuts, saved.heads)
+        if saved.library == "transformers" and model is None:
+            loaded = _load_transformers(where, saved, placement)
         else:
-            loaded = _load_module(where, manifest, config, model)
-        check_silence(where, manifest, loaded)
+            loaded = _load_module(where, saved, config, model)
+        check_silence(where, saved, loaded)
     return align_weights(loaded.eval())
 
 
-def _saved_by_transformers(folder: Path) -> dict[str, Any] | None:
+@dataclass(frozen=True)
+class _Saved:
+    """What the loader must know of a checkpoint; ``heads`` is None where no plan says which were removed."""
+
+    library: str
+    class_name: str
+    model_type: str | None
+    variant: str = "cut"
+    cuts: dict[str, Any] | None = None
+    heads: Sequence[Head] | None = None
+    adapter: str | None = None
+
+
+def _saved_by_us(manifest: Manifest) -> _Saved:
+    return _Saved(
+        manifest.library,
+        manifest.class_name,
+        manifest.model_type,
+        manifest.variant,
+        manifest.cuts,
+        manifest.plan.heads,
+        manifest.plan.adapter,
+    )
+
+
+def _saved_by_transformers(folder: Path) -> _Saved | None:
     """What is known of a pruned model that was trained on and saved by transformers, which writes no manifest."""
     if (folder / MANIFEST).is_file() or not (folder / "config.json").is_file() or not any(folder.glob("*.safetensors")):
         return None
@@ -59,18 +85,15 @@ def _saved_by_transformers(folder: Path) -> dict[str, Any] | None:
     if PRUNING_KEY not in config or not config.get("architectures"):
         return None
     model_type = str(config.get("model_type", "")).removeprefix(WRITTEN_TYPE)
-    named = {"library": "transformers", "class": config["architectures"][0], "model_type": model_type}
-    return {**named, "variant": "cut", "plan": None}
+    return _Saved("transformers", config["architectures"][0], model_type)
 
 
-def check_silence(folder: Path, manifest: Mapping[str, Any], model: nn.Module) -> None:
-    """Refuse a masked variant in which a head that the plan removed still speaks."""
-    if manifest["variant"] != "masked":
+def check_silence(folder: Path, saved: _Saved, model: nn.Module) -> None:
+    """Refuse a masked variant in which a head that the plan removed still has weights."""
+    if saved.variant != "masked":
         return
-    planned = [(layer, head) for layer, head in manifest["plan"]["heads"]]
-    adapter = manifest["plan"].get("model", {}).get("adapter") or None
-    for site in head_sites(model, adapter):
-        heads = heads_of(site.layer, planned)
+    for site in head_sites(model, saved.adapter):
+        heads = heads_of(site.layer, saved.heads or ())
         if bool(head_rows(site)[site.features(heads)].any()):
             raise FormatError(
                 f"{folder}: the plan removes heads {heads} of layer {site.layer}, but their weights are not all "
@@ -78,9 +101,9 @@ def check_silence(folder: Path, manifest: Mapping[str, Any], model: nn.Module) -
             )
 
 
-def _load_transformers(folder: Path, manifest: Mapping[str, Any], placement: Mapping[str, Any]) -> nn.Module:
+def _load_transformers(folder: Path, saved: _Saved, placement: Mapping[str, Any]) -> nn.Module:
     screen_folder(folder, read_json(folder / "config.json"))
-    base = _transformers_class(folder, manifest["class"], manifest.get("model_type"))
+    base = _transformers_class(folder, saved.class_name, saved.model_type)
     found, _ = base.config_class.get_config_dict(folder)
     settings = {name: value for name, value in found.items() if name not in ("auto_map", "model_type")}
 
@@ -125,8 +148,8 @@ def _transformers_class(folder: Path, name: str, model_type: str | None) -> Any:
     return found
 
 
-def _load_module(folder: Path, manifest: Mapping[str, Any], config: dict[str, Any], model: Any) -> nn.Module:
-    fresh: nn.Module = model if model is not None else _fresh_module(folder, config, manifest)
+def _load_module(folder: Path, saved: _Saved, config: dict[str, Any], model: Any) -> nn.Module:
+    fresh: nn.Module = model if model is not None else _fresh_module(folder, config, saved)
     cuts = config.get(PRUNING_KEY)
     if cuts is not None:
         fresh = portable.apply_cuts(fresh, cuts)
@@ -134,10 +157,10 @@ def _load_module(folder: Path, manifest: Mapping[str, Any], config: dict[str, An
     return checks.load_weights(fresh, checks.read_weights(folder))
 
 
-def _fresh_module(folder: Path, config: Mapping[str, Any], manifest: Mapping[str, Any]) -> nn.Module:
-    if manifest["library"] != "timm":
+def _fresh_module(folder: Path, config: Mapping[str, Any], saved: _Saved) -> nn.Module:
+    if saved.library != "timm":
         raise SurgeryError(
-            f"{folder} holds a {manifest['class']}, which only you can build. "
+            f"{folder} holds a {saved.class_name}, which only you can build. "
             "Give a fresh one: load_pruned(folder, model)."
         )
     return fresh_timm(config)

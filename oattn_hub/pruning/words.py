@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from oattn_hub.pruning.plan import PruningPlan
 from oattn_hub.report.evaluation_words import increase_words
 
 
@@ -17,15 +18,15 @@ def amount(cost: Mapping[str, Any], name: str) -> str:
     return f"{cost[name]:.4f}" if cost["metric"] == "divergence" else f"{100 * cost[name]:.2f} %"
 
 
-def cost_lines(plan: Mapping[str, Any]) -> list[str]:
+def cost_lines(plan: PruningPlan) -> list[str]:
     """What was measured on exactly these heads: at every length, the promise, and the last look."""
-    cost = plan["cost"]
+    cost = plan.cost
     if not cost:
-        reason = plan["chosen_by"].get("not_measured")
+        reason = plan.chosen_by.get("not_measured")
         return [f"The cost of these heads was not measured{f': {reason}' if reason else ''}"]
     where = "on inputs that also chose the ranking" if "compared" in cost else "on inputs that chose nothing"
     lines = [_look(look, where) for look in cost.get("lengths", [cost])]
-    if "max_loss_increase" in plan["chosen_by"] and "upper" in cost:
+    if "max_loss_increase" in plan.chosen_by and "upper" in cost:
         lines.append(_promise(plan, cost))
     lines += [_look(look, "last look, on inputs that decided nothing") for look in cost.get("last_look", [])]
     return lines
@@ -50,9 +51,9 @@ def _plain(value: float) -> str:
     return f"{value if abs(value) >= 5e-5 else 0.0:.4f}"
 
 
-def _promise(plan: Mapping[str, Any], cost: Mapping[str, Any]) -> str:
-    how = plan["chosen_by"]
-    if not plan["heads"]:
+def _promise(plan: PruningPlan, cost: Mapping[str, Any]) -> str:
+    how = plan.chosen_by
+    if not plan.heads:
         return f"No plan was shown to keep the budget of {how['unit_of_budget']}, so no head goes."
     worst = max(cost["lengths"], key=lambda look: float(look["upper"]))
     return (
@@ -61,9 +62,9 @@ def _promise(plan: Mapping[str, Any], cost: Mapping[str, Any]) -> str:
     )
 
 
-def weights_words(plan: Mapping[str, Any]) -> str:
+def weights_words(plan: PruningPlan) -> str:
     """What was done to the weights that stay."""
-    fit, healing = plan.get("compensation"), plan.get("healing")
+    fit, healing = plan.compensation, plan.healing
     sentences = []
     if fit:
         what = {"bias": "The biases", "scale": "The factors of the heads"}.get(fit["kind"], "The weights")

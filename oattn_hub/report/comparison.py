@@ -243,7 +243,7 @@ def _caveats(a: Report, b: Report) -> list[str]:
         )
     if a.settings.tokens != b.settings.tokens:
         caveats.append(
-            f"A has {a.settings.tokens} tokens a batch, B {b.settings.tokens}; entropies grow with the matrix."
+            f"A has {a.settings.tokens} tokens per batch, B {b.settings.tokens}; entropies grow with the matrix."
         )
     return caveats
 

@@ -1,7 +1,7 @@
 """A few contexts a report keeps, so that a head can be looked at where it attends: tokens, pictures, seconds.
 
-An attention matrix is kept at full resolution (up to ``LONGEST_SIDE``) as one deflated byte an entry. Code 0 is a
-masked entry. Probabilities are coded on a logarithmic scale, three codes an octave, so that a value read back is right
+An attention matrix is kept at full resolution (up to ``LONGEST_SIDE``) as one deflated byte per entry. Code 0 is a
+masked entry. Probabilities are coded on a logarithmic scale, three codes per octave, so that a value read back is right
 to 12 %; scores and logits linearly between the head's smallest and largest value. What does not fit into the head's
 share of bytes is smoothed: its most unusual entries stay as they are, the others become the mean of their block of
 1/16 x 1/16 of the matrix. Nothing is computed from these codes.
@@ -27,7 +27,7 @@ LINEAR_CODES = 63
 _BLOCKS = 16
 # Of all heads and contexts of a report together. Few entries are kept as they are, many share what a page has room for.
 _SMALL, _BYTES_PER_ENTRY, _MOST_BYTES = 1_000_000, 0.28, 1_900_000
-_FEW_ENTRIES = 3_500_000  # above this many entries a context, two contexts are kept instead of three
+_FEW_ENTRIES = 3_500_000  # above this many entries per context, two contexts are kept instead of three
 
 
 @dataclass(frozen=True)
@@ -215,7 +215,7 @@ def code_values(kind: str, low: float, high: float) -> Array:
 
 def _fitted(values: Array, kind: str, low: float, high: float, budget: int) -> bytes:
     """The deflated codes; smoothed as much as it takes to fit."""
-    # MiniLM's heads take about 0.55 bytes an entry unsmoothed, and less than in proportion when part of it is smoothed
+    # MiniLM's heads take about 0.55 bytes per entry unsmoothed, and less than in proportion when part of it is smoothed
     share = min(1.0, (budget / values.size / 0.55) ** 1.6)
     while True:
         kept = values if share >= 1.0 else _smoothed(values, share)

@@ -1,4 +1,4 @@
-"""Matrices small enough to be looked at, for the theory's pictures: block means, one byte an entry.
+"""Matrices small enough to be looked at, for the theory's pictures: block means, one byte per entry.
 
 Code 0 is a missing (masked) entry; codes 1 to 255 run linearly from the head's smallest to its largest value, of
 the square root for ``probs``, because attention spans orders of magnitude and a linear scale would show one bright dot.

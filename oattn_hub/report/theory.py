@@ -35,7 +35,7 @@ class TheoryHead(HeadInvariance):
 
 @dataclass(frozen=True)
 class Picture:
-    """A matrix to look at: at most 128 x 128 block means, one byte an entry (see ``samples``)."""
+    """A matrix to look at: at most 128 x 128 block means, one byte per entry (see ``samples``)."""
 
     rows: int
     columns: int

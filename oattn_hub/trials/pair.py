@@ -8,7 +8,7 @@ from typing import Any
 
 from oattn_hub.errors import LoadError
 from oattn_hub.models.load import LoadedModel, load_again, load_model
-from oattn_hub.pruning import PruningPlan, read_manifest
+from oattn_hub.pruning import read_manifest
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ def open_pair(folder: str | Path, model: Any = None, **permissions: Any) -> Mode
         model: the base model, if it is not where the checkpoint says; anything ``load_model`` takes.
         permissions: what only the caller may grant to load it: ``trust_remote_code``, ``token`` …
     """
-    plan = PruningPlan.from_json(read_manifest(Path(folder))["plan"])
+    plan = read_manifest(Path(folder)).plan
     if model is not None:
         base = load_model(model, **permissions)
     elif plan.model.source is not None:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from oattn_hub.codec import decode, encode
 from oattn_hub.files import read_sealed, sha256_file, write_sealed
-from oattn_hub.pruning import read_manifest
-from oattn_hub.records import MANIFEST
+from oattn_hub.pruning.manifest import Manifest, read_manifest
 
 BENCHMARKS = "benchmarks.json"
 SCHEMA = 1
@@ -56,9 +54,9 @@ def measured(scores: Iterable[TrialScore]) -> list[TrialScore]:
     return [score for score in scores if math.isfinite(score.before) and math.isfinite(score.after)]
 
 
-def kept_scores(folder: Path, manifest: Mapping[str, Any]) -> list[TrialScore]:
+def kept_scores(folder: Path, manifest: Manifest) -> list[TrialScore]:
     """The scores of the checkpoint that ``manifest`` describes; a file of an earlier checkpoint is not listed there."""
-    if BENCHMARKS not in manifest.get("files", ()):
+    if BENCHMARKS not in manifest.files:
         return []
     return [decode(TrialScore, entry) for entry in read_sealed(folder / BENCHMARKS)["scores"]]
 
@@ -69,7 +67,7 @@ def keep_scores(folder: str | Path, scores: Iterable[TrialScore]) -> Path:
     manifest = read_manifest(where)
     known = {score.name: score for score in (*kept_scores(where, manifest), *scores)}
     write_sealed(where / BENCHMARKS, {"schema": SCHEMA, "scores": [encode(score) for score in known.values()]})
-    names = sorted({*manifest.get("files", manifest["sha256"]), BENCHMARKS})
-    hashes = {**manifest["sha256"], BENCHMARKS: sha256_file(where / BENCHMARKS)}
-    write_sealed(where / MANIFEST, {**manifest, "files": names, "sha256": hashes})
+    names = sorted({*manifest.names, BENCHMARKS})
+    hashes = {**manifest.sha256, BENCHMARKS: sha256_file(where / BENCHMARKS)}
+    replace(manifest, files=tuple(names), sha256=hashes).write(where)
     return where / BENCHMARKS

@@ -18,6 +18,7 @@ from oattn_hub.hub.card import hub_id, report_readme
 from oattn_hub.hub.checkpoint_card import _head_map
 from oattn_hub.hub.push import write_checkpoint_card
 from oattn_hub.local_hub import LocalHub
+from oattn_hub.pruning import PruningPlan
 from oattn_hub.pruning.words import weights_words
 from oattn_hub.report.evaluation import Curve, EvaluationSection, MetricInfo, ScoreResult
 
@@ -201,7 +202,7 @@ def checkpoint_card(
 ) -> ModelCard:
     """The card of a checkpoint without its weights: only what the plan and the measurements say."""
     base = {
-        "heads": [[0, 1]], "n_heads": 4, "structure": "s",
+        "schema": 2, "heads": [[0, 1]], "n_heads": 4, "structure": "s",
         "model": {"id": "someone/base", "source": "someone/base", "revision": "c" * 40},
     }  # fmt: skip
     result = {"heads_before": 4, "heads_after": 3, "parameters_before": 100, "parameters_after": 90}
@@ -254,9 +255,9 @@ def test_a_checkpoint_that_was_not_loaded_again_makes_no_promise(tmp_path: Path)
 def test_training_that_did_not_help_is_not_called_a_change() -> None:
     """A loss of 0.007207 -> 0.007207 was shown; the weights before it had been kept."""
     healing = {"parameters": 10, "trained": "projections", "trained_on": "text", "steps": 12, "seconds": 30.0}
-    same = weights_words({"healing": {**healing, "before": 0.0072, "after": 0.0072}})
+    same = weights_words(PruningPlan([], 1, "s", healing={**healing, "before": 0.0072, "after": 0.0072}))
     assert same.endswith("12 steps, none of which helped on other inputs, so the weights before them were kept.")
-    better = weights_words({"healing": {**healing, "before": 0.0072, "after": 0.005}})
+    better = weights_words(PruningPlan([], 1, "s", healing={**healing, "before": 0.0072, "after": 0.005}))
     assert better.endswith("12 steps, loss 0.0072 -> 0.005 on inputs that were not trained on.")
 
 
@@ -281,5 +282,5 @@ def test_the_card_of_a_checkpoint_shows_what_it_costs(tmp_path: Path, evaluation
 
 def test_the_map_of_heads() -> None:
     config = {"num_hidden_layers": 2, "num_attention_heads": 3}
-    assert _head_map([[0, 1], [1, 2]], 6, config) == "0  ·X·\n1  ··X"
-    assert _head_map([[0, 1]], 7, config) == ""
+    assert _head_map([(0, 1), (1, 2)], 6, config) == "0  ·X·\n1  ··X"
+    assert _head_map([(0, 1)], 7, config) == ""

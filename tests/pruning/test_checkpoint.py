@@ -140,9 +140,9 @@ def test_a_model_that_was_trained_on(tmp_path: Path, same_weights: Any) -> None:
 def test_manifest_says_what_was_done(tmp_path: Path) -> None:
     pruned = pruned_masked_lm(tmp_path)
     manifest = read_manifest(tmp_path)
-    assert PruningPlan.from_json(manifest["plan"]) == pruned.plan
-    assert manifest["result"]["heads_after"] == 8
-    assert manifest["result"]["parameters_after"] == sum(p.numel() for p in pruned.model.parameters())
+    assert manifest.plan == pruned.plan
+    assert manifest.result.heads_after == 8
+    assert manifest.result.parameters_after == sum(p.numel() for p in pruned.model.parameters())
 
 
 def test_plan_survives_the_disk(tmp_path: Path, tiny_bert: Any) -> None:

@@ -76,7 +76,7 @@ def test_cut_and_saved_as_in_memory(both: tuple[Any, Any], compensate: Any, tmp_
     index = json.loads((tmp_path / "out" / INDEX).read_text())
     assert len(set(index["weight_map"].values())) > 3
     assert not (tmp_path / "out" / "model.safetensors").exists()
-    verified = read_manifest(tmp_path / "out")["verified"]
+    verified = read_manifest(tmp_path / "out").verified
     assert set(verified) == {"oattn_hub.from_pretrained", "AutoModelForCausalLM"}
     again = oh.load_model(tmp_path / "out")
     outside = oh.load_model(tmp_path / "out", device_map=ON_DISK, offload_folder=tmp_path / "offload")

@@ -42,7 +42,7 @@ def prune(model: Any, heads: list[tuple[int, int]], **options: Any) -> Any:
 @pytest.mark.fresh_process
 def test_a_checkpoint_is_loaded_in_a_process_without_us(tmp_path: Path) -> None:
     prune(llama(), [(0, 1), (1, 2), (1, 3)]).save_pretrained(tmp_path)
-    verified = read_manifest(tmp_path)["verified"]
+    verified = read_manifest(tmp_path).verified
     assert verified["oattn_hub.from_pretrained"] == "weights and outputs"
     assert "without oattn_hub" in verified["AutoModelForCausalLM"]
 
@@ -84,7 +84,7 @@ def test_other_weights_are_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_no_verification_is_written_down_and_said(tmp_path: Path) -> None:
     prune(llama(), [(0, 1)]).save_pretrained(tmp_path, verify=False)
     manifest = read_manifest(tmp_path)
-    assert manifest["verified"] is None
+    assert manifest.verified is None
     assert "**Not verified**" in checkpoint_readme(tmp_path, manifest)
     prune(llama(), [(0, 1)]).save_pretrained(tmp_path)
     card = checkpoint_readme(tmp_path, read_manifest(tmp_path))
@@ -118,7 +118,7 @@ def test_an_even_plan_is_a_plain_checkpoint(heads: list[tuple[int, int]], tmp_pa
     pruned = prune(llama(), heads)
     pruned.save_pretrained(tmp_path)
     assert not (tmp_path / "modeling_pruned.py").exists()
-    assert read_manifest(tmp_path)["stock"]
+    assert read_manifest(tmp_path).stock
     config = json.loads((tmp_path / "config.json").read_text())
     assert "auto_map" not in config
     assert "oattn_pruning" not in config
@@ -142,15 +142,15 @@ def test_an_even_plan_of_other_families(tmp_path: Path, zoo: Any) -> None:
         pruned = PruningPlan.from_heads(model, heads).apply(model, inputs=[inputs], measure=False)
         pruned.save_pretrained(tmp_path / name)
         manifest = read_manifest(tmp_path / name)
-        assert manifest["stock"] is stock, name
+        assert manifest.stock is stock, name
         if not stock:
-            assert "cannot say that every layer has 2 heads" in manifest["needs_code_because"]
+            assert "cannot say that every layer has 2 heads" in manifest.needs_code_because
             assert "cannot say that every layer has 2 heads" in checkpoint_readme(tmp_path / name, manifest)
 
 
 def test_an_uneven_plan_carries_its_code(tmp_path: Path) -> None:
     prune(llama(), [(0, 1)]).save_pretrained(tmp_path)
-    assert read_manifest(tmp_path)["needs_code_because"] == "its layers keep different numbers of heads"
+    assert read_manifest(tmp_path).needs_code_because == "its layers keep different numbers of heads"
     assert (tmp_path / "modeling_pruned.py").exists()
     prune(llama(), EVEN["both"]).save_pretrained(tmp_path)  # over the old one
     assert not (tmp_path / "modeling_pruned.py").exists()

@@ -144,7 +144,7 @@ def test_sentence_transformers(tmp_path: Path, minilm_folder: Path) -> None:
     loaded = load_model(base)
     plan = PruningPlan.from_heads(loaded, [(0, 1), (3, 2), (5, 11)])
     folder = plan.apply(loaded, measure=False).save_pretrained(tmp_path / "pruned", verify=False)
-    assert read_manifest(folder)["base_card"]["library_name"] == "sentence-transformers"
+    assert read_manifest(folder).base_card["library_name"] == "sentence-transformers"
     tool = tools.SentenceTransformer(str(folder), trust_remote_code=True, device="cpu")
     assert tool.max_seq_length == 256
     words = ["A head that nobody needs.", "Attention."]

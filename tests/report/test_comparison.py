@@ -81,7 +81,7 @@ def test_kinds_and_lengths_that_do_not_compare_are_said_first(report: Report) ->
     scores = replace(report, settings=replace(report.settings, kind="scores", tokens=256))
     findings = oh.compare(report, scores).findings
     assert "do not compare: A is about probs, B about scores" in findings[0]
-    assert "20 tokens a batch, B 256" in findings[1]
+    assert "20 tokens per batch, B 256" in findings[1]
 
 
 def test_folders_can_be_compared_and_the_page_is_about_both(
