@@ -58,8 +58,8 @@ TRANSFORMER_XL = Printed(
 def run(printed: Printed, loaded: LoadedModel, inputs: CalibrationInputs, out: Path, seed: int = 0) -> Path:
     """Measure `loaded` on `inputs`, scores and probs, and write figures and `results.md` into `out`."""
     with progress_bar() as progress:
-        reports = {kind: oh.analyze(loaded, data=inputs, kind=kind, seed=seed, progress=progress) for kind in KINDS}
-        store = capture_inputs(loaded, CalibrationInputs(inputs.batches[:1], inputs.description), kinds=KINDS)
+        store = capture_inputs(loaded, inputs, kinds=KINDS, progress=progress)
+        reports = {kind: oh.Analyzer(kind=kind, seed=seed, progress=progress).run(store) for kind in KINDS}
         sample = {kind: store.tensor(0, kind) for kind in KINDS}
         invariance = softmax_invariance(sample["scores"], sample["probs"], progress=progress)
     out.mkdir(parents=True, exist_ok=True)

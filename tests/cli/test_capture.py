@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -78,3 +79,21 @@ def test_token_ids_are_data(without_tokenizer: Path, tmp_path: Path, capsys: pyt
     np.save(tmp_path / "other.npy", np.arange(200))
     assert main([*capture, "--data", str(tmp_path / "other.npy"), "--out", str(tmp_path / "more")]) == 1
     assert "the model knows 0 to 59" in capsys.readouterr().err
+
+
+def test_a_captured_store_gives_the_report_of_the_one_command(
+    without_tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on another day, on a machine without the model."""
+    np.save(tmp_path / "ids.npy", np.random.default_rng(0).integers(3, 60, 200))
+    inputs = ["--data", str(tmp_path / "ids.npy"), "--batches", "3", "--tokens", "16"]
+    assert main(["analyze", str(without_tokenizer), *inputs, "--out", str(tmp_path / "at-once")]) == 0
+    assert main(["capture", str(without_tokenizer), *inputs, "--out", str(tmp_path / "store")]) == 0
+    monkeypatch.delattr("oattn_hub.models.load._load")
+    assert main(["analyze", str(tmp_path / "store"), "--out", str(tmp_path / "later")]) == 0
+    arrays = [(tmp_path / name / "report.safetensors").read_bytes() for name in ("at-once", "later")]
+    assert arrays[0] == arrays[1]
+    at_once, later = (oh.Report.load(tmp_path / name) for name in ("at-once", "later"))
+    assert later.provenance.command != at_once.provenance.command
+    same = replace(later, provenance=replace(later.provenance, command=at_once.provenance.command))
+    assert same.fingerprint == at_once.fingerprint

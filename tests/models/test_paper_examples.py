@@ -43,6 +43,22 @@ def test_transformer_xl_experiment(wikitext_excerpt, tmp_path):
     assert_experiment(out, "32 heads, attention 48 x 48, 2 batches")
 
 
+def test_a_model_is_captured_once(monkeypatch, tmp_path):
+    """Scores and probs come from one store: a forward pass of a large model is what takes long."""
+    import oattn_hub as oh
+    from oattn_hub.inputs import calibration_inputs
+
+    monkeypatch.syspath_prepend(PAPER)
+    import experiment
+
+    loaded = oh.load_model(pretrained_without_classes(tmp_path / "in21k"))
+    inputs, calls = calibration_inputs(loaded, None, batches=2), []
+    loaded.model.register_forward_hook(lambda *_: calls.append(1))
+    experiment.run(experiment.VIT, loaded, inputs, tmp_path / "out")
+    assert len(calls) == 2
+    assert_experiment(tmp_path / "out", "2 layers, 4 heads, attention 10 x 10, 2 batches")
+
+
 def write_images(path, n):
     rng = np.random.default_rng(n)
     classes = np.array([f"class {label}" for label in range(10)])

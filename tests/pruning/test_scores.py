@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+import oattn_hub as oh
 from oattn_hub.attention import CalibrationInputs, load_model
 from oattn_hub.errors import InvalidInput
 from oattn_hub.pruning import evaluate
@@ -192,6 +197,27 @@ def test_scores_of_installed_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     registry._load_installed.cache_clear()
     with pytest.warns(RuntimeWarning, match="broken"):
         assert "theirs" in list_scores()
+
+
+def test_a_score_of_another_package_ranks_heads_once_that_is_installed(tmp_path: Path) -> None:
+    """As pip leaves a package behind: a module, and beside it a dist-info that names the score."""
+    (tmp_path / "their_package.py").write_text(
+        "import numpy as np\n"
+        "from oattn_hub.pruning.scores import Score\n"
+        "LAST = Score('last-first', 'the last head first', '', 'nothing', lambda s: -np.arange(float(len(s.heads))))\n"
+    )
+    installed = tmp_path / "their_package-1.0.dist-info"
+    installed.mkdir()
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: their-package\nVersion: 1.0\n")
+    (installed / "entry_points.txt").write_text("[oattn_hub.scores]\nlast-first = their_package:LAST\n")
+    code = (
+        "from types import SimpleNamespace; from oattn_hub.pruning.scores import get_score;"
+        "print(get_score('last-first').measure(SimpleNamespace(heads=[(0, 0), (0, 1)])).argmin())"
+    )
+    places = os.pathsep.join([str(tmp_path), str(Path(oh.__file__).parents[1])])
+    environment = {**os.environ, "PYTHONPATH": places}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    assert (done.stdout.strip(), done.returncode) == ("1", 0), done.stderr[-2000:]
 
 
 def test_rules_of_peers(tiny_bert: Any) -> None:
