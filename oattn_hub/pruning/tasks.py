@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -72,21 +71,21 @@ class Task:
         """The task that measures this metric, and no more than it needs to."""
         return self
 
-    def observe(self, loaded: LoadedModel, inputs: Iterable[Batch]) -> list[Any]:
+    def observe(self, loaded: LoadedModel, inputs: Iterable[Batch]) -> list[Outputs]:
         """What the model says on each input."""
         with torch.no_grad():
             found = [split(self.read(loaded, stack), count) for stack, count in stacks(loaded, inputs)]
         return [outputs for part in found for outputs in part]
 
-    def read(self, loaded: LoadedModel, batch: Batch) -> dict[str, torch.Tensor]:
+    def read(self, loaded: LoadedModel, batch: Batch) -> Outputs:
         """One forward call; rows of several inputs come in the inputs' order."""
         return readout(loaded, without_labels(batch))
 
-    def divergence(self, seen: Sequence[Any], reference: Sequence[Any]) -> Values:
+    def divergence(self, seen: Sequence[Outputs], reference: Sequence[Outputs]) -> Values:
         """(inputs,) how far the outputs are from the unpruned model's."""
         return np.array([float(divergence(now, before)) for now, before in zip(seen, reference, strict=True)])
 
-    def loss(self, seen: Sequence[Any], inputs: Sequence[Batch]) -> torch.Tensor:
+    def loss(self, seen: Sequence[Outputs], inputs: Sequence[Batch]) -> torch.Tensor:
         """(inputs,) the task's own loss, which has a slope."""
         raise NotImplementedError(f"{type(self).__name__} has no loss of its own.")
 
@@ -112,7 +111,9 @@ class Task:
         ]
         return [torch.stack(parts).sum() / len(parts) ** 0.5 for parts in zip(*of_parts, strict=True)]
 
-    def measure(self, seen: Sequence[Any], reference: Sequence[Any], inputs: Sequence[Batch]) -> dict[str, Values]:
+    def measure(
+        self, seen: Sequence[Outputs], reference: Sequence[Outputs], inputs: Sequence[Batch]
+    ) -> dict[str, Values]:
         """Every metric, one value per input."""
         return {"divergence": self.divergence(seen, reference)}
 
@@ -129,7 +130,7 @@ class LossTask(Task):
         """(rows,) the loss of each token, or of each label, of one input."""
         raise NotImplementedError(f"{type(self).__name__} does not say what its loss is.")
 
-    def loss(self, seen: Sequence[Any], inputs: Sequence[Batch]) -> torch.Tensor:
+    def loss(self, seen: Sequence[Outputs], inputs: Sequence[Batch]) -> torch.Tensor:
         """(inputs,) the mean over rows."""
         return torch.stack([self.row_losses(now, batch).mean() for now, batch in zip(seen, inputs, strict=True)])
 
@@ -140,7 +141,9 @@ class LossTask(Task):
             return super()._scalars(metric, outputs, batch, generator)
         return [_signed_sum(self.row_losses(outputs, batch), generator)]
 
-    def measure(self, seen: Sequence[Any], reference: Sequence[Any], inputs: Sequence[Batch]) -> dict[str, Values]:
+    def measure(
+        self, seen: Sequence[Outputs], reference: Sequence[Outputs], inputs: Sequence[Batch]
+    ) -> dict[str, Values]:
         """Divergence and loss."""
         return {**super().measure(seen, reference, inputs), "loss": self.loss(seen, inputs).double().numpy()}
 
@@ -163,18 +166,22 @@ class LossOnly(Task):
         self.whole, self.metrics = whole, (metric,)
         self.read, self.samples, self.losses = whole.read, whole.samples, whole.losses  # type: ignore[method-assign]
 
-    def observe(self, loaded: LoadedModel, inputs: Iterable[Batch]) -> list[Any]:
+    def observe(self, loaded: LoadedModel, inputs: Iterable[Batch]) -> list[Outputs]:
         """The loss of each input."""
-        left, found = iter(inputs), []
+        left = iter(inputs)
+        found: list[Outputs] = []
         with torch.no_grad():
             for stack, count in stacks(loaded, inputs):
                 outputs = split(self.read(loaded, stack), count)
-                found += self.whole.loss(outputs, [next(left) for _ in range(count)]).tolist()
+                losses = self.whole.loss(outputs, [next(left) for _ in range(count)])
+                found += [{self.primary.name: loss} for loss in losses]
         return found
 
-    def measure(self, seen: Sequence[Any], reference: Sequence[Any], inputs: Sequence[Batch]) -> dict[str, Values]:
+    def measure(
+        self, seen: Sequence[Outputs], reference: Sequence[Outputs], inputs: Sequence[Batch]
+    ) -> dict[str, Values]:
         """The losses as they are."""
-        return {self.primary.name: np.array(seen, dtype=np.float64)}
+        return {self.primary.name: np.array([float(one[self.primary.name]) for one in seen])}
 
 
 class LabelledTask(LossTask):
@@ -182,7 +189,9 @@ class LabelledTask(LossTask):
 
     metrics = (DIVERGENCE_KL, ACCURACY, LABEL_LOSS)
 
-    def measure(self, seen: Sequence[Any], reference: Sequence[Any], inputs: Sequence[Batch]) -> dict[str, Values]:
+    def measure(
+        self, seen: Sequence[Outputs], reference: Sequence[Outputs], inputs: Sequence[Batch]
+    ) -> dict[str, Values]:
         """Divergence, cross entropy and accuracy."""
         pairs = [self._counted(now, batch) for now, batch in zip(seen, inputs, strict=True)]
         right = [float((logits.argmax(-1) == labels).float().mean()) for logits, labels in pairs]
@@ -217,7 +226,7 @@ class MaskedTask(LossTask):
 
     metrics = (DIVERGENCE_KL, TOKEN_LOSS)
 
-    def read(self, loaded: LoadedModel, batch: Batch) -> dict[str, torch.Tensor]:
+    def read(self, loaded: LoadedModel, batch: Batch) -> Outputs:
         """One forward call on the masked inputs."""
         ids = batch["input_ids"].clone()
         for row in ids:
@@ -266,14 +275,16 @@ class RetrievalTask(EmbeddingTask):
         first, second = (readout(loaded, half)["embedding"] for half in _halves(batch))
         return {**readout(loaded, without_labels(batch)), "first": first, "second": second}
 
-    def measure(self, seen: Sequence[Any], reference: Sequence[Any], inputs: Sequence[Batch]) -> dict[str, Values]:
+    def measure(
+        self, seen: Sequence[Outputs], reference: Sequence[Outputs], inputs: Sequence[Batch]
+    ) -> dict[str, Values]:
         """Divergence of whole texts, reciprocal rank, and the loss of picking the right half by similarity."""
         similarity = _similarity(seen)
         ranks = (similarity >= similarity.diagonal()[:, None]).sum(1)
         own = {"mrr": 1.0 / ranks.double().numpy(), "loss": self.loss(seen, inputs).double().numpy()}
         return {**super().measure(seen, reference, inputs), **own}
 
-    def loss(self, seen: Sequence[Any], inputs: Sequence[Batch]) -> torch.Tensor:
+    def loss(self, seen: Sequence[Outputs], inputs: Sequence[Batch]) -> torch.Tensor:
         """(inputs,) loss of picking the right half by similarity."""
         return -functional.log_softmax(_SCALE * _similarity(seen), dim=1).diagonal()
 
@@ -293,7 +304,7 @@ class PairsTask(RetrievalTask):
         }
 
 
-def _similarity(seen: Sequence[Any]) -> torch.Tensor:
+def _similarity(seen: Sequence[Outputs]) -> torch.Tensor:
     """Cosines of every first half with every second half."""
     first, second = (functional.normalize(torch.cat([s[half] for s in seen]), dim=-1) for half in _HALVES)
     return first @ second.T

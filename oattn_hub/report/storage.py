@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from oattn_hub.errors import FormatError, InvalidInput, LoadError
 from oattn_hub.files import (
@@ -27,10 +27,14 @@ from oattn_hub.records import ModelInfo, Provenance, Settings
 from oattn_hub.report.answer import Removal
 from oattn_hub.report.contexts import Context
 from oattn_hub.report.group_storage import group_from, group_parts
-from oattn_hub.types import Array
+from oattn_hub.types import Array, Json
 
 if TYPE_CHECKING:
+    from oattn_hub.report.evaluation import EvaluationSection
+    from oattn_hub.report.group import GroupResult
     from oattn_hub.report.report import Report
+    from oattn_hub.report.theory import TheorySection
+    from oattn_hub.report.validation import ValidationSection
 
 SCHEMA = 2
 FORMAT = "oattn_hub.report"
@@ -51,7 +55,21 @@ def save_report(report: Report, folder: Path) -> Path:
     return folder
 
 
-def read_parts(folder: Path) -> dict[str, Any]:
+class ReportParts(TypedDict):
+    """The arguments of ``Report``."""
+
+    model: ModelInfo
+    settings: Settings
+    provenance: Provenance
+    groups: dict[str, GroupResult]
+    theory: TheorySection | None
+    evaluation: EvaluationSection | None
+    removal: Removal | None
+    contexts: tuple[Context, ...]
+    validation: ValidationSection | None
+
+
+def read_parts(folder: Path) -> ReportParts:
     """The arguments of ``Report`` from a saved folder, or one clear error."""
     document = _read_document(folder)
     tensor_file = folder / TENSOR_FILE
@@ -120,7 +138,7 @@ def _to_parts(report: Report) -> tuple[dict[str, Any], dict[str, Array]]:
     return document, tensors
 
 
-def _from_parts(document: dict[str, Any], tensors: dict[str, Array], run: dict[str, Any]) -> dict[str, Any]:
+def _from_parts(document: dict[str, Any], tensors: dict[str, Array], run: dict[str, Any]) -> ReportParts:
     groups = {}
     for plain in document["groups"]:
         prefix = f"{plain['name']}/"
@@ -139,25 +157,19 @@ def _from_parts(document: dict[str, Any], tensors: dict[str, Array], run: dict[s
     }
 
 
-def _read_theory(value: Any) -> Any:
-    if value is None:
-        return None
+def _read_theory(value: Json) -> TheorySection | None:
     from oattn_hub.report.theory import TheorySection
 
-    return TheorySection.from_json(value)
+    return None if value is None else TheorySection.from_json(value)
 
 
-def _read_evaluation(value: Any) -> Any:
-    if value is None:
-        return None
+def _read_evaluation(value: Json) -> EvaluationSection | None:
     from oattn_hub.report.evaluation import EvaluationSection
 
-    return EvaluationSection.from_json(value)
+    return None if value is None else EvaluationSection.from_json(value)
 
 
-def _read_validation(value: Any) -> Any:
-    if value is None:
-        return None
+def _read_validation(value: Json) -> ValidationSection | None:
     from oattn_hub.report.validation import ValidationSection
 
-    return ValidationSection.from_json(value)
+    return None if value is None else ValidationSection.from_json(value)
