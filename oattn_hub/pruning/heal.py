@@ -1,7 +1,8 @@
 """Minutes of distillation after a cut: the output projections learn to give the model the unpruned one's outputs.
 
 The loss is the divergence from the unpruned model (KL of logits, 1 - cosine of embeddings), so no label is needed.
-Every so often it is measured on inputs that are not trained on; the best weights seen are kept, and training ends when
+Every so often it is measured on inputs that are not trained on. Where a look finds nothing better, training goes back to
+the best weights seen and on with a third of the rate, because what suits one model tears another apart; it ends when
 several looks in a row found nothing better, or when the time is over. What comes out is verified like a plan.
 In the place of the output projections, low-rank additions to every linear layer of the pruned blocks can be trained
 (LoRA, Hu et al. 2021, arXiv 2106.09685, through PEFT); they are merged, so the checkpoint has the same shape.
@@ -33,7 +34,9 @@ if TYPE_CHECKING:
     from oattn_hub.pruning.pruned import PrunedModel
 
 # Inputs of one step, steps between two looks, looks without progress that end the training, and inputs of one look.
-_BATCH, _STEPS, _PATIENCE, _SEEN = 4, 12, 4, 24
+_BATCH, _STEPS, _PATIENCE, _SEEN = 4, 12, 5, 24
+# What the rate is divided by where training made nothing better.
+_SLOWER = 3
 
 
 @dataclass(frozen=True)
@@ -67,7 +70,7 @@ def heal(
         model: the unpruned model; None is the one the plan was made for.
         data, calibration, inputs, tokens, lengths, seed: as for a plan; trained on what a plan would be fitted to.
         minutes: how long at most.
-        rate: the learning rate (Adam) at the start; it falls to zero as the time runs out.
+        rate: the learning rate (Adam) at the start; it falls to zero as the time runs out, and where it proves too high.
         lora: train additions of this rank to all linear layers of the blocks, and no output projection as a whole.
         report: called after every look.
     """
@@ -187,10 +190,9 @@ class _Healer:
             report(looks[-1])
             if looks[-1].loss < best:
                 best, kept = looks[-1].loss, self._state()
-        with torch.no_grad():
-            for name, parameter in self.student.model.named_parameters():
-                if name in kept:
-                    parameter.copy_(kept[name])
+            else:
+                self._go_back(kept)
+        self._go_back(kept)
         return looks
 
     def _may_improve(self, looks: Sequence[Look]) -> bool:
@@ -198,7 +200,16 @@ class _Healer:
         return len(looks) - 1 - best < _PATIENCE
 
     def _state(self) -> dict[str, torch.Tensor]:
-        return {name: parameter.detach().clone() for name, parameter in self.weights.items()}
+        return {name: weight.clone() for name, weight in self.exact.items()}
+
+    def _go_back(self, kept: dict[str, torch.Tensor]) -> None:
+        """To these weights, with a slower optimiser that remembers nothing."""
+        with torch.no_grad():
+            for name, weight in self.weights.items():
+                self.exact[name].copy_(kept[name])
+                weight.copy_(kept[name])
+        self.rate /= _SLOWER
+        self.optimiser = torch.optim.Adam(self.exact.values(), lr=self.rate)
 
     def _steps(self, train: CalibrationInputs, start: float, seconds: float) -> int:
         """A few steps on inputs of one length each, drawn anew."""

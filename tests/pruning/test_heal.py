@@ -94,6 +94,15 @@ def test_low_rank_additions_are_trained_and_merged(llama: Any, tmp_path: Path) -
         assert torch.equal(value, after[name])
 
 
+def test_a_rate_that_is_too_high_is_lowered(llama: Any) -> None:
+    """MiniLM's projections were torn apart by the usual rate, and no later look came back below the first one."""
+    pruned = oh.PruningPlan.from_heads(llama, [(0, 1), (1, 0)]).apply(llama, inputs=batches(1), measure=False)
+    looks: list[Look] = []
+    heal(pruned, llama, data=batches(60), minutes=0.3, rate=1.0, report=looks.append)
+    assert looks[1].loss > looks[0].loss
+    assert min(look.loss for look in looks) < looks[0].loss
+
+
 def test_what_does_not_help_is_not_kept(llama: Any) -> None:
     pruned = oh.PruningPlan.from_heads(llama, [(0, 1)]).apply(llama, inputs=batches(1), measure=False)
     healed = heal(pruned, llama, data=batches(30), minutes=0.02, rate=50.0, inputs=None)  # far too fast to learn
