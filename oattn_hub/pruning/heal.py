@@ -1,8 +1,8 @@
 """Minutes of distillation after a cut: the output projections learn to give the model the unpruned one's outputs.
 
 The loss is the divergence from the unpruned model (KL of logits, 1 - cosine of embeddings), so no label is needed.
-Every so often it is measured on inputs that are not trained on. Where a look finds nothing better, training goes back to
-the best weights seen and on with a third of the rate, because what suits one model tears another apart; it ends when
+Every so often it is measured on inputs that are not trained on. Where a look finds nothing better, training goes back
+to the best weights seen and on with a third of the rate, because what suits one model tears another apart; it ends when
 several looks in a row found nothing better, or when the time is over. What comes out is verified like a plan.
 In the place of the output projections, low-rank additions to every linear layer of the pruned blocks can be trained
 (LoRA, Hu et al. 2021, arXiv 2106.09685, through PEFT); they are merged, so the checkpoint has the same shape.
@@ -70,7 +70,7 @@ def heal(
         model: the unpruned model; None is the one the plan was made for.
         data, calibration, inputs, tokens, lengths, seed: as for a plan; trained on what a plan would be fitted to.
         minutes: how long at most.
-        rate: the learning rate (Adam) at the start; it falls to zero as the time runs out, and where it proves too high.
+        rate: the learning rate (Adam) at the start; it falls as the time runs out and where it is too high.
         lora: train additions of this rank to all linear layers of the blocks, and no output projection as a whole.
         report: called after every look.
     """
