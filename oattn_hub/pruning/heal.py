@@ -2,8 +2,9 @@
 
 The loss is the divergence from the unpruned model (KL of logits, 1 - cosine of embeddings), so no label is needed.
 Every so often it is measured on inputs that are not trained on. Where a look finds nothing better, training goes back
-to the best weights seen and on with a third of the rate, because what suits one model tears another apart; it ends when
-several looks in a row found nothing better, or when the time is over. What comes out is verified like a plan.
+to the best weights seen and on with a third of the rate, because what suits one model tears another apart; where it
+helps, the rate grows again, so that one unlucky look does not slow down all that follows. Training ends when several
+looks in a row found nothing better, or when the time is over. What comes out is verified like a plan.
 In the place of the output projections, low-rank additions to every linear layer of the pruned blocks can be trained
 (LoRA, Hu et al. 2021, arXiv 2106.09685, through PEFT); they are merged, so the checkpoint has the same shape.
 Distillation: Hinton, Vinyals, Dean 2015 (arXiv 1503.02531).
@@ -35,8 +36,8 @@ if TYPE_CHECKING:
 
 # Inputs of one step, steps between two looks, looks without progress that end the training, and inputs of one look.
 _BATCH, _STEPS, _PATIENCE, _SEEN = 4, 12, 5, 24
-# What the rate is divided by where training made nothing better.
-_SLOWER = 3
+# What the rate is divided by where training made nothing better, and multiplied with where it did.
+_SLOWER, _FASTER = 3.0, 1.5
 
 
 @dataclass(frozen=True)
@@ -174,7 +175,8 @@ class _Healer:
             parameter.requires_grad_(name in weights)
         # Steps are smaller than what 16 bits can add to a weight, so they are taken in 32.
         self.exact = {name: weight.detach().float().clone() for name, weight in weights.items()}
-        self.rate, self.optimiser = rate, torch.optim.Adam(self.exact.values(), lr=rate)
+        self.rate = self.highest = rate
+        self.optimiser = torch.optim.Adam(self.exact.values(), lr=rate)
 
     def run(
         self, train: CalibrationInputs, held_out: Sequence[Any], seconds: float, report: Callable[[Look], None]
@@ -190,6 +192,7 @@ class _Healer:
             report(looks[-1])
             if looks[-1].loss < best:
                 best, kept = looks[-1].loss, self._state()
+                self.rate = min(self.highest, _FASTER * self.rate)
             else:
                 self._go_back(kept)
         self._go_back(kept)
