@@ -94,12 +94,20 @@ def planes_of(store: Any) -> list[Any]:
 
 def missing_products(products: Sequence[torch.Tensor], planes: Sequence[Any], head_counts: set[int]) -> int:
     """How many products have a head that is not in the store; calls of one shape may be there as their mean."""
-    lost = [product for product in products if not _found(product, planes, head_counts)]
+    among_tokens = [product for product in products if not _within_tokens(product, planes)]
+    lost = [product for product in among_tokens if not _found(product, planes, head_counts)]
     together: dict[tuple[int, ...], list[torch.Tensor]] = {}
     for product in lost:
         together.setdefault(tuple(product.shape[-3:]), []).append(product)
     joined = {shape: torch.cat([p.reshape(-1, *shape) for p in parts]) for shape, parts in together.items()}
     return sum(len(together[shape]) for shape, whole in joined.items() if not _found(whole, planes, head_counts))
+
+
+def _within_tokens(product: torch.Tensor, planes: Sequence[Any]) -> bool:
+    """Whether there is a small square matrix for every token: it mixes the token's own streams (hyper-connections)."""
+    tokens = {len(plane) for plane in planes}
+    square = product.ndim == 4 and product.shape[-1] == product.shape[-2]
+    return square and product.shape[-3] in tokens and product.shape[-1] not in tokens
 
 
 def _found(product: torch.Tensor, planes: Sequence[Any], head_counts: set[int]) -> bool:
