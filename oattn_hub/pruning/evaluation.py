@@ -20,7 +20,7 @@ from oattn_hub.pruning.compensate import Refits, refitted
 from oattn_hub.pruning.masks import masked_sites
 from oattn_hub.pruning.plain import check_values
 from oattn_hub.pruning.scores import Score, Subject, resolve_scores
-from oattn_hub.pruning.sites import Head, weights_fingerprint
+from oattn_hub.pruning.sites import Head, check_report, weights_fingerprint
 from oattn_hub.pruning.tasks import Metric, Task, find_task
 from oattn_hub.report.evaluation import Curve, EvaluationSection, MetricInfo, ScoreResult
 
@@ -101,6 +101,8 @@ def evaluate(
     task = find_task(loaded, held_out)
     subject = Subject(loaded, seen, task, report, adapter, seed)
     check_values(subject.sites)
+    if report is not None:
+        check_report(subject.sites, report)
     evaluator = Evaluator(loaded, subject.sites, held_out, task)
     chosen = _computable(resolve_scores(scores), report)
     runs, notes = _score_values(subject, chosen, seeds, progress)

@@ -16,6 +16,8 @@ from oattn_hub.records import Head as Head
 if TYPE_CHECKING:
     from torch import nn
 
+    from oattn_hub.report import Report
+
 
 def head_sites(model: nn.Module, adapter: Adapter | str | None = None) -> list[AttentionSite]:
     """Every attention layer of ``model`` in model order."""
@@ -48,6 +50,17 @@ def check_heads(sites: Sequence[AttentionSite], heads: Iterable[Head]) -> list[H
         if not 0 <= head < counts[layer]:
             raise InvalidInput(f"Layer {layer} has heads 0 to {counts[layer] - 1}; there is no head {head}.")
     return chosen
+
+
+def check_report(sites: Sequence[AttentionSite], report: Report) -> None:
+    """Refuse a model whose heads are not those of the report."""
+    known = {(record.layer, record.head) for record in report.heads}
+    if known != set(all_heads(sites)):
+        counts = len({layer for layer, _ in known}), len(sites), sum(site.n_heads for site in sites)
+        raise InvalidInput(
+            f"The report has {len(known)} heads in {counts[0]} layers, this model {counts[2]} in {counts[1]}, so it was "
+            "made for another one. Give the report's own model, or analyse this one."
+        )
 
 
 def heads_of(layer: int, heads: Collection[Head]) -> list[int]:

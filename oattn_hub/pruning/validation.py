@@ -18,7 +18,7 @@ from oattn_hub.geometry.agreement import FEWEST_BATCHES
 from oattn_hub.inputs import CalibrationInputs
 from oattn_hub.progress import Progress, silent
 from oattn_hub.pruning.evaluation import Evaluator, disjoint_inputs, load_subject
-from oattn_hub.pruning.sites import check_heads, head_sites
+from oattn_hub.pruning.sites import check_report, head_sites
 from oattn_hub.pruning.tasks import Metric, Task, find_task
 from oattn_hub.report.validation import OWN, Domain, Regularity, RemovalTrial, ValidationSection, removable_counts
 
@@ -74,6 +74,7 @@ def validate(
     names = _names(given)
     analyzer = Analyzer(report.settings.kind, seed, report.settings.questionnaire, adapter=adapter, progress=progress)
     ranked = [_rank(analyzer, loaded, seen, report, first=not number) for number, (seen, _) in enumerate(halves)]
+    check_report(head_sites(loaded.model, adapter), report)  # known by now: some attention is only seen when it runs
     own = Domain(OWN, report.provenance.data, report.provenance.data_fingerprint, report.settings.batches)
     others = [Domain(name, s.description, s.fingerprint, len(s)) for name, (s, _) in zip(names, halves, strict=True)]
     agreements = [
@@ -179,7 +180,6 @@ def _trials(
     """For every group, metric and number of heads: the lowest against the draws."""
     task = find_task(loaded, inputs)
     sites = head_sites(loaded.model, adapter)
-    check_heads(sites, [key for group in report.groups.values() for key in group.head_keys()])
     evaluator = Evaluator(loaded, sites, inputs, task)
     done, total = 0, len(report.groups) * len(counts) * (1 + draws)
     trials: list[RemovalTrial] = []

@@ -126,6 +126,18 @@ def test_overlap_is_refused(bert: Any) -> None:
         evaluate(None, bert, ["weight"], data=same, seeds=2)
 
 
+def test_another_model_than_the_reports_is_refused(report: Report) -> None:
+    """It was measured for minutes, and its costs joined a report of other heads."""
+    from transformers import BertConfig, BertModel
+
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
+    other = BertModel(BertConfig(vocab_size=60, **sizes)).eval()
+    with pytest.raises(InvalidInput, match="12 heads in 3 layers, this model 8 in 2"):
+        evaluate(report, other, ["weight"], data=batches(12), fractions=FRACTIONS)
+    with pytest.raises(InvalidInput, match="12 heads in 3 layers, this model 8 in 2"):
+        report.validate(other, [batches(12)], batches=4, draws=5, inputs=4)
+
+
 def test_tasks_are_found(zoo: Any) -> None:
     from transformers import BertConfig, BertForMaskedLM, LlamaConfig, LlamaForCausalLM
 
