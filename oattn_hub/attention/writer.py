@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NoReturn
 
 import numpy as np
 
@@ -171,13 +171,18 @@ class BatchWriter:
         return {"name": f"{self.name}/{file.path.name}", "bytes": n_bytes, "sha256": file.digest.hexdigest()}
 
 
+def refuse_to_add(folder: Path) -> NoReturn:
+    """Say that a store is there already."""
+    raise InvalidInput(
+        f"{folder} already holds an attention store of {AttentionStore.open(folder).n_batches} batches. "
+        "Choose another folder, or pass resume=True (--resume) to add to it."
+    )
+
+
 def _reopen(folder: Path, info: StoreInfo, resume: bool) -> dict[str, Any]:
-    index = AttentionStore.open(folder)._index
     if not resume:
-        raise InvalidInput(
-            f"{folder} already holds an attention store of {len(index['batches'])} batches. "
-            "Choose another folder, or pass resume=True (--resume) to add to it."
-        )
+        refuse_to_add(folder)
+    index = AttentionStore.open(folder)._index
     ours, theirs = info.to_json(), index["info"]
     different = [key for key in ours if key != "versions" and ours[key] != theirs.get(key)]
     if different:

@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def check(args: argparse.Namespace) -> None:
     """Refuse what cannot work."""
     if args.explain is not None:
-        checks.model(args.explain, args.gguf_file)
+        checks.model(args.explain, args.gguf_file, args.allow_pickle)
     checks.loading(args)
 
 

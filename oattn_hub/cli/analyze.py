@@ -39,7 +39,7 @@ def check(args: argparse.Namespace) -> None:
     """Refuse what cannot work."""
     require(*ANALYSIS, what="oattn analyze")
     if not _is_store(args.model):
-        checks.model(args.model, args.gguf_file)
+        checks.model(args.model, args.gguf_file, args.allow_pickle)
     checks.loading(args)
     checks.data(args.data)
     checks.count(args.batches, "--batches")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 from oattn_hub.cli import checks
 from oattn_hub.cli.loading import add_loading_arguments, loading_options
@@ -14,17 +15,19 @@ HELP = "run a model and write its attention to a store"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of the verb."""
     parser.add_argument("model", help="Hub id, folder, or timm name")
-    parser.add_argument("--out", required=True, metavar="DIR", help="folder of the store")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of the store")
     parser.add_argument(
         "--data", help="text file, ids (.npy), folder of images or WAV files, dataset:NAME; default: bundled"
     )
-    parser.add_argument("--batches", type=int, default=6, help="contexts, one forward call each (default 6)")
-    parser.add_argument("--tokens", type=int, default=128, help="tokens per text context (default 128)")
-    parser.add_argument("--kind", action="append", choices=("scores", "logits", "probs"), help="repeat for several")
-    parser.add_argument("--dtype", choices=("float32", "float16"), default="float32")
-    parser.add_argument("--pool", type=int, default=1, metavar="N", help="merge N consecutive tokens into one")
+    parser.add_argument("--batches", type=int, default=6, help="contexts, one forward call each (6)")
+    parser.add_argument("--tokens", type=int, default=128, help="tokens per text context (128)")
+    kinds = "probs, scores (before the mask) or logits (after it); repeat for several (probs)"
+    parser.add_argument("--kind", action="append", choices=("scores", "logits", "probs"), help=kinds)
+    numbers = ("float32", "float16")
+    parser.add_argument("--dtype", choices=numbers, default="float32", help="number format of the store (float32)")
+    parser.add_argument("--pool", type=int, default=1, metavar="N", help="merge N consecutive tokens into one (1)")
     parser.add_argument("--adapter", help="name of an adapter (see oattn adapters); default: found from the model")
-    parser.add_argument("--seed", type=int, default=0, help="chooses the contexts")
+    parser.add_argument("--seed", type=int, default=0, help="chooses the contexts (0)")
     parser.add_argument("--resume", action="store_true", help="go on with a store that was cut short")
     add_loading_arguments(parser, dtype="--weights-dtype")
     add_json_flag(parser)
@@ -32,13 +35,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def check(args: argparse.Namespace) -> None:
     """Refuse what cannot work."""
-    checks.model(args.model, args.gguf_file)
+    from oattn_hub.attention.store import INDEX_NAME, AttentionStore
+    from oattn_hub.attention.writer import refuse_to_add
+
+    checks.model(args.model, args.gguf_file, args.allow_pickle)
     checks.loading(args)
     checks.data(args.data)
     checks.count(args.batches, "--batches")
     checks.count(args.tokens, "--tokens", least=2)
     checks.count(args.pool, "--pool")
     checks.count(args.seed, "--seed", least=0)
+    checks.output_folder(args.out, (INDEX_NAME,), "captured attention")
+    if AttentionStore.is_store(args.out) and not args.resume:
+        refuse_to_add(args.out)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -56,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
     keep_contexts(store.folder, loaded, inputs)  # so that a report made of the store is read in tokens and seconds
     groups = {group: store.shape(0, group) for group in store.groups}
     if args.json:
-        print_json({"store": args.out, "batches": store.n_batches, "groups": groups, "info": store.info.to_json()})
+        print_json({"store": str(args.out), "batches": store.n_batches, "groups": groups, "info": store.info.to_json()})
         return 0
     out = console()
     out.print(f"{store.n_batches} batches of {loaded.model_id} (adapter {store.info.adapter}) in {args.out}")

@@ -6,14 +6,21 @@ A verb names its checks in ``check(args)``; what is wrong is said in one sentenc
 from __future__ import annotations
 
 import argparse
+import os
 import re
+from codecs import getincrementaldecoder
+from importlib.util import find_spec
 from pathlib import Path, PurePath
 
-from oattn_hub.errors import InvalidInput, LoadError
+from oattn_hub.errors import InvalidInput, LoadError, MissingDependency
+from oattn_hub.files import read_json
 from oattn_hub.files.locks import LOCK_FILE
+from oattn_hub.inputs.tables import DATASETS_MISSING
 
 _REPO_ID = re.compile(r"[\w][\w.-]*/[\w][\w.-]*", re.ASCII)
 _LONGEST_NAME = 96  # of a repo, as the Hub counts
+_FIGURES = (".png", ".svg", ".pdf", ".jpg", ".jpeg", ".webp")
+_BEGINNING = 1 << 16  # bytes of a text that are looked at
 
 
 def count(value: int, name: str, least: int = 1) -> None:
@@ -40,14 +47,18 @@ def share(value: float, name: str) -> None:
         raise InvalidInput(f"{name} is {value:g}; give a part between 0 and 1, such as 0.2.")
 
 
-def model(text: str, gguf_file: str | None = None) -> None:
+def model(text: str, gguf_file: str | None = None, allow_pickle: bool = True) -> None:
     """A model that may exist: a folder that may be one, or a name that a Hub or timm could know."""
-    from oattn_hub.models.folders import check_model_folder
+    from oattn_hub.models.folders import check_model_folder, missing_weights
 
     if not text.strip():
         raise InvalidInput("The model's name is empty. Give a Hub id (owner/name), a folder or a timm name.")
     if Path(text).exists():
-        check_model_folder(Path(text), gguf_file)
+        is_gguf = check_model_folder(Path(text), gguf_file) is not None
+        if (Path(text) / "config.json").is_file() and not is_gguf:
+            read_json(Path(text) / "config.json")
+            if missing := missing_weights(text, allow_pickle):
+                raise LoadError(missing)
         return
     if text.startswith((".", "/", "~")) or "\\" in text or text.count("/") > 1:
         raise LoadError(f"There is no folder {text}. Give a folder that exists, a Hub id (owner/name) or a timm name.")
@@ -64,6 +75,9 @@ def loading(args: argparse.Namespace) -> None:
         choice(args.task, "--task", tuple(TASKS))
     if args.revision is not None and not args.revision.strip():
         raise InvalidInput("--revision is empty; give a branch, a tag or a commit, or leave it out.")
+    place = getattr(args, "model", None) or getattr(args, "explain", None)
+    if args.revision is not None and place is not None and Path(place).exists():
+        raise InvalidInput(f"--revision is {args.revision!r}, but {place} is a folder, which has none. Leave it out.")
     if args.gguf_file is not None and (
         PurePath(args.gguf_file).is_absolute() or ".." in PurePath(args.gguf_file).parts
     ):
@@ -87,14 +101,29 @@ def data(text: str | None, name: str = "--data") -> None:
     if text.startswith("dataset:"):
         if not re.match(r"dataset:[\w][\w.-]*(/[\w][\w.-]*)?(\?|$)", text, re.ASCII):
             raise InvalidInput(f"{name} is {text!r}; write dataset:owner/name?split=test&column=text.")
+        if find_spec("datasets") is None:
+            raise MissingDependency(DATASETS_MISSING)
         return
     path = Path(text).expanduser()
     if not text.strip() or not path.exists():
         raise LoadError(f"There is no data at {text!r}. Give a text file, a folder, or dataset:owner/name.")
     if path.is_file() and path.stat().st_size == 0:
         raise InvalidInput(f"{text} is empty. Give a file with text in it.")
+    if path.is_file() and path.suffix == ".txt":
+        _check_text(path)
     if path.is_dir() and not any(item.is_file() for item in path.rglob("*")):
         raise InvalidInput(f"The folder {text} has no files in it. Give a folder of images or sounds.")
+
+
+def _check_text(path: Path) -> None:
+    """The beginning of a file of text is text."""
+    try:
+        with path.open("rb") as file:
+            getincrementaldecoder("utf-8")().decode(file.read(_BEGINNING))
+    except OSError as error:
+        raise LoadError(f"{path} cannot be read ({error.strerror}). Give a text file.") from error
+    except UnicodeDecodeError as error:
+        raise LoadError(f"{path} is not UTF-8 text ({error}). Give a text file.") from error
 
 
 def repo_id(text: str) -> None:
@@ -135,12 +164,19 @@ def output_file(path: Path | None, name: str) -> None:
     _writable_name(path, name)
 
 
+def figure_file(path: Path | None, name: str) -> None:
+    """A file to draw to, of a kind that can be drawn."""
+    output_file(path, name)
+    if path is not None and path.suffix.lower() not in _FIGURES:
+        raise InvalidInput(f"{name} is {path}; name a file that ends in {', '.join(_FIGURES)}.")
+
+
 def output_folder(folder: Path | None, marks: tuple[str, ...], what: str, name: str = "--out") -> None:
     """A folder to write to: new, empty, or one that holds an older result of the same kind."""
     if folder is None or not folder.exists():
         _writable_name(folder, name)
         return
-    if folder.is_file():
+    if not folder.is_dir():
         raise InvalidInput(f"{name} is {folder}, which is a file; name a folder.")
     # a lock that nobody gave back: the folder was being written by a process that was killed
     if any(folder.iterdir()) and not any((folder / mark).exists() for mark in (*marks, LOCK_FILE)):
@@ -155,7 +191,10 @@ def new_folder(folder: Path | None, name: str) -> None:
 
 
 def _writable_name(path: Path | None, name: str) -> None:
-    """No part of the way to something new may be a file."""
+    """No part of the way to something new may be a file, and what is there must let us write."""
     for parent in path.parents if path is not None else ():
-        if parent.is_file():
+        if parent.exists() and not parent.is_dir():
             raise InvalidInput(f"{name} is {path}, but {parent} is a file; name another place.")
+    nearest = next((parent for parent in path.parents if parent.exists()), None) if path is not None else None
+    if nearest is not None and not os.access(nearest, os.W_OK):
+        raise InvalidInput(f"{name} is {path}, but {nearest} may not be written to; name another place.")

@@ -44,19 +44,20 @@ def check(args: argparse.Namespace) -> None:
     checks.count(args.seed, "--seed", least=0)
     checks.data(args.data)
     if args.model is not None:
-        checks.model(args.model)
+        checks.model(args.model, allow_pickle=args.allow_pickle)
     checks.scores(args.scores.split(","))
     if args.scores == "random":
         raise InvalidInput("--scores is random, which only others are compared with; name another score too, or all.")
-    checks.output_file(args.figure, "--figure")
+    checks.figure_file(args.figure, "--figure")
 
 
 def run(args: argparse.Namespace) -> int:
     """Evaluate, save the report with the result, draw the curves, print the table."""
-    from oattn_hub.pruning import evaluate
     from oattn_hub.report import Report
 
-    report = Report.load(args.report)
+    report = Report.load(args.report)  # first, because a damaged one is known without torch
+    from oattn_hub.pruning import evaluate
+
     with progress_bar() as progress:
         section = evaluate(
             report,

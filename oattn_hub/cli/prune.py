@@ -82,7 +82,7 @@ def check(args: argparse.Namespace) -> None:
     checks.data(args.calibration, "--calibration")
     checks.count(args.seed, "--seed", least=0)
     if args.model is not None:
-        checks.model(args.model)
+        checks.model(args.model, allow_pickle=args.allow_pickle)
     if args.score is not None and args.score not in ("fisher", "obs"):
         checks.scores([args.score])
     if args.inputs is not None:

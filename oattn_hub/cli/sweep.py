@@ -29,7 +29,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "models", type=Path, help="a text file: one Hub id or folder a line, then option=value; # comments"
     )
     parser.add_argument("--out", type=Path, required=True, help="the sweep's folder; start again with it to go on")
-    parser.add_argument("--engine", choices=("local", "ray", "hf-jobs"), default="local", help="(local)")
+    engines = ("local", "ray", "hf-jobs")
+    parser.add_argument("--engine", choices=engines, default="local", help="where the models run (local)")
     parser.add_argument("--workers", type=int, help="how many models at once (half the cores; ray: all it has)")
     parser.add_argument("--retries", type=int, default=2, help="more tries for what may be a passing failure (2)")
     parser.add_argument("--data", help="text file, ids (.npy), folder of images or sounds, dataset:owner/name?split=…")

@@ -46,7 +46,7 @@ def check(args: argparse.Namespace) -> None:
     for data in split_domains(args.domains) or ():
         checks.data(data)
     if args.model is not None:
-        checks.model(args.model)
+        checks.model(args.model, allow_pickle=args.allow_pickle)
     _check_removable(args.report, removed)
 
 

@@ -13,6 +13,7 @@ from oattn_hub.errors import InvalidInput, LoadError, MissingDependency
 from oattn_hub.tokens import default_token
 
 DATASET = "dataset:"
+DATASETS_MISSING = "Hub datasets need the package 'datasets': pip install oattn_hub[datasets]."
 _SUFFIXES = (".csv", ".tsv", ".jsonl")
 # Usual names of columns, the usual first.
 TEXTS = ("text", "sentence", "content", "review", "sentence1", "premise", "query", "question", "anchor")
@@ -111,7 +112,7 @@ def load_rows(name: str, options: Mapping[str, str], address: str) -> Any:
     try:
         from datasets import load_dataset
     except ImportError as error:
-        raise MissingDependency("Hub datasets need the package 'datasets': pip install oattn_hub[datasets].") from error
+        raise MissingDependency(DATASETS_MISSING) from error
     split = options.get("split", "test")
     try:
         return load_dataset(name, options.get("config"), split=split, token=default_token(None))

@@ -16,7 +16,7 @@ from oattn_hub.errors import InvalidInput, LoadError, MissingDependency, OattnEr
 from oattn_hub.files import read_json
 from oattn_hub.models import TASKS, find_model_class, register_models
 from oattn_hub.models.aligned import align_weights
-from oattn_hub.models.folders import check_model_folder
+from oattn_hub.models.folders import check_model_folder, missing_weights
 from oattn_hub.models.identify import (
     content_fingerprint,
     license_of,
@@ -437,8 +437,8 @@ def _looks_like_path(source: str) -> bool:
 def _explain(request: _Request, error: Exception) -> str:
     reason = " ".join(str(error).split())
     source = request.source
-    if not request.allow_pickle and _NO_SAFETENSORS.search(reason):
-        return f"{source} has no safetensors, only pickles. Convert it, or pass allow_pickle=True (--allow-pickle)."
+    if _NO_SAFETENSORS.search(reason) and (missing := missing_weights(source, request.allow_pickle)):
+        return missing
     if "trust_remote_code" in reason:
         return f"{source} needs code of its own. Read it, then pass trust_remote_code=True (--trust-remote-code)."
     return (

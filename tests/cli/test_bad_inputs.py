@@ -21,18 +21,22 @@ BAD = {
         "tiny --out FILE/inside", "tiny --unknown", "tiny more",
         "FILE --batches 1", "EMPTYDIR --batches 1", "FULL --batches 1", "tiny --task nonsense",
         "tiny --adapter nonsense", "MODEL --gguf-file nowhere.gguf", "tiny --gguf-file ../x.gguf", "tiny --revision ''",
+        "MODEL --batches 1", "PICKLES --batches 1", "BROKEN --batches 1", "PICKLES --allow-pickle --revision main",
+        "tiny --data BINARY", "tiny --out /dev/null",
     ],
     "capture": [
         "tiny", "./nowhere --out x", "tiny --out x --batches 0", "tiny --out x --tokens 1", "tiny --out x --kind all",
         "tiny --out x --dtype float64", "tiny --out x --pool 0", "tiny --out x --seed -1",
         "tiny --out x --data nowhere.txt", "tiny --out x --data EMPTY",
         "EMPTYDIR --out x", "tiny --out x --adapter nonsense", "tiny --out x --task nonsense",
+        "tiny --out FULL", "tiny --out FILE", "tiny --out FULL --resume", "MODEL --out x",
     ],
     "evaluate": [
         "nowhere", "FULL", "FILE", "REPORT --inputs 0", "REPORT --inputs -1", "REPORT --inputs x",
         "REPORT --tokens 0", "REPORT --seeds 0", "REPORT --seeds 4", "REPORT --seed -1", "REPORT --data nowhere.txt",
         "REPORT --data EMPTY", "REPORT --scores nonsense", "REPORT --scores ''", "REPORT --model ./nowhere",
         "REPORT --model EMPTYDIR", "REPORT --figure FULL", "REPORT --figure FILE/x.png", "REPORT --scores random",
+        "REPORT --figure curves.xyz", "REPORT --model PICKLES", "REPORT --data BINARY",
     ],
     "validate": [
         "nowhere", "FULL", "FILE", "REPORT --batches 3", "REPORT --batches x", "REPORT --draws 4", "REPORT --inputs 1",
@@ -125,13 +129,18 @@ def places(tmp_path: Path) -> dict[str, str]:
         (tmp_path / name).mkdir()
     (tmp_path / "full/thesis.tex").write_text("ten years of work")
     (tmp_path / "report/report.json").write_text("{}")
-    for name, file in (("model", "config.json"), ("pruned", "oattn_pruned.json")):
+    (tmp_path / "binary.txt").write_bytes(b"\xff\xfe\x00")
+    for name, file in (("model", "config.json"), ("pruned", "oattn_pruned.json"), ("pickles", "config.json")):
         (tmp_path / name).mkdir()
         (tmp_path / name / file).write_text("{}")
+    (tmp_path / "pickles/pytorch_model.bin").write_bytes(b"\x80")
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken/config.json").write_text("{")
     (tmp_path / "other.json").write_text('{"model_type": "bert"}')
     names = {
         "EMPTYDIR": "empty", "EMPTY": "empty.txt", "FILE": "file.txt", "FULL": "full", "REPORT": "report",
-        "MODEL": "model", "PRUNED": "pruned", "NOPLAN": "other.json",
+        "MODEL": "model", "PRUNED": "pruned", "NOPLAN": "other.json", "BINARY": "binary.txt", "PICKLES": "pickles",
+        "BROKEN": "broken",
     }  # fmt: skip
     return {name: str(tmp_path / path) for name, path in names.items()}
 
