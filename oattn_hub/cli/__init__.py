@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from oattn_hub import __version__
-from oattn_hub.cli.terminal import printable
+from oattn_hub.cli.terminal import print_in_any_encoding, printable
 from oattn_hub.cli.typed import as_typed, typed_name
 from oattn_hub.errors import OattnError
 
@@ -64,6 +64,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; a library error becomes one line on stderr and exit code 1."""
+    print_in_any_encoding()
     args = build_parser().parse_args(argv)
     try:
         if args.check is not None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import codecs
+import io
 import json
 import re
 import sys
@@ -17,8 +19,24 @@ from oattn_hub.progress import Progress
 # Control characters but line feed and tab, and those that turn the direction of what follows.
 _STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
+# What is printed in the place of letters that a terminal of another encoding than UTF-8 may not have.
+_PLAIN = {"•": "*", "–": "-", "…": "...", "×": "x", "≈": "about ", "·": ".", "ö": "oe", "│": "|", "─": "-"}
+
 if TYPE_CHECKING:
     from rich.console import Console
+
+
+def print_in_any_encoding() -> None:
+    """Let nothing fail at its end because the terminal has no bullet: such letters become plain ones."""
+    codecs.register_error("oattn-plain", _plain)
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="oattn-plain")
+
+
+def _plain(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return "".join(_PLAIN.get(letter, "?") for letter in error.object[error.start : error.end]), error.end
 
 
 def console(json: bool = False) -> Console:
@@ -51,7 +69,8 @@ def printable(text: str) -> str:
 
 def print_json(value: Any) -> None:
     """Print one JSON document to stdout."""
-    print(printable(json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False)))
+    escaped = (sys.stdout.encoding or "utf-8").lower().replace("-", "") != "utf8"  # no letter may turn into another
+    print(printable(json.dumps(value, indent=1, ensure_ascii=escaped, allow_nan=False)))
 
 
 def add_json_flag(parser: argparse.ArgumentParser) -> None:

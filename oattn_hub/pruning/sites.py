@@ -58,7 +58,7 @@ def check_report(sites: Sequence[AttentionSite], report: Report) -> None:
     if known != set(all_heads(sites)):
         counts = len({layer for layer, _ in known}), len(sites), sum(site.n_heads for site in sites)
         raise InvalidInput(
-            f"The report has {len(known)} heads in {counts[0]} layers, this model {counts[2]} in {counts[1]}, so it was "
+            f"The report has {len(known)} heads in {counts[0]} layers, this model {counts[2]} in {counts[1]}; it was "
             "made for another one. Give the report's own model, or analyse this one."
         )
 

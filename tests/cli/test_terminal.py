@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
+import json
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -26,6 +29,20 @@ def test_a_log_is_told_how_long_it_will_take(
         "search: 2 of 4 steps, about 40 s left",
         "search: done in 80 s",
     ]
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_a_terminal_without_our_letters_is_printed_to(encoding: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`analyze` and `compare` ended in a traceback at their first bullet."""
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding=encoding))
+    terminal.print_in_any_encoding()
+    terminal.console().print("• 4.1 – 5.2 … 日")
+    terminal.print_json({"name": "日"})
+    sys.stdout.flush()
+    first, *rest = written.getvalue().decode(encoding).splitlines()
+    assert first == "* 4.1 - 5.2 ... ?"
+    assert json.loads("".join(rest)) == {"name": "日"}
 
 
 def test_next_commands_are_aligned_where_they_fit(capsys: pytest.CaptureFixture[str]) -> None:
