@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import reduce
+from functools import cached_property, reduce
 from itertools import pairwise
 from typing import TypeVar
 
@@ -31,11 +31,16 @@ PRECISIONS = ("auto", "float32", "float64")
 _NUMBERS = 1 << 18  # coordinates of all slices at a time: they stay in the cache,
 _COLUMNS = 1 << 11  # but no more than this of one slice: over these, sums are in float32, then in float64
 _FEW = 4  # slices that say what a typical one is
+_READ = (
+    8  # points: the sums of larger folders are made once and kept, those of smaller ones are made where they are used
+)
 _SHARES = 8  # of the work: fixed, so that the result does not depend on the number of threads
 # Pairs x coordinates; below (256 tokens and 1,000 heads, 1,500 keys of Whisper) float64, so that rounding decides
 # nothing: in float32, noise of 1e-10 moves distances by 1e-6, and a tree of 1,500 keys by what moves entropies by 3 %.
 _FLOAT32_FROM = 5e10
 
+# of which kind, and which of them
+Part = tuple[int, range]
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 
@@ -54,22 +59,35 @@ class Folders:
     member_starts: NDArray[np.int64]
     members: NDArray[np.int64]
 
+    @cached_property
+    def children(self) -> NDArray[np.int64]:
+        """The folders by their parents: first those of the first folder larger than a point, and so on."""
+        return np.argsort(self.parents[:-1], kind="stable")
+
+    @cached_property
+    def child_starts(self) -> NDArray[np.int64]:
+        """Where the children of each folder larger than a point begin, and the end."""
+        return np.searchsorted(self.parents[:-1][self.children], np.arange(self.n, len(self.parents) + 1))
+
     @classmethod
     def of(cls, tree: PartitionTree, alpha: float, beta: float, counts: NDArray[np.intp] | None = None) -> Folders:
         """The folders of a tree with their weights; ``counts`` says for how many points each stands, if not for one."""
-        many = np.ones(tree.n, dtype=np.intp) if counts is None else counts
-        total = int(many.sum())
+        total = tree.n if counts is None else int(counts.sum())
         numbers = tree.leaf_order.tolist()  # of the folders on the level at hand, from left to right
         members: list[list[int]] = [[point] for point in range(tree.n)]
         parents = [-1] * tree.n
         weights = [0.0] * tree.n
+
+        def size(folder: list[int]) -> int:
+            return len(folder) if counts is None else int(counts[folder].sum())
+
         for depth in range(tree.n_levels - 1, -1, -1):
             if depth < tree.n_levels - 1:
                 numbers = _join(tree.parents[depth + 1].tolist(), numbers, members, parents, weights)
             for number in numbers:
-                weights[number] += (int(many[members[number]].sum()) / total) ** beta * 2.0 ** (-alpha * depth)
+                weights[number] += (size(members[number]) / total) ** beta * 2.0 ** (-alpha * depth)
         lengths = np.array([len(folder) for folder in members])
-        sizes = np.array([int(many[folder].sum()) for folder in members])
+        sizes = np.array([size(folder) for folder in members])
         flat = np.array([point for folder in members for point in folder])
         return cls(tree.n, np.array(weights), sizes, np.array(parents), np.cumsum([0, *lengths]), flat)
 
@@ -191,54 +209,104 @@ def tree_of(trees: Mapping[str, PartitionTree], axis: int, shape: tuple[int, ...
     return trees[name]
 
 
+@dataclass(frozen=True, eq=False)
+class _Rows:
+    """Where the values of some row folders come from: each is the sum of its members' lines."""
+
+    lines: Floats
+    typical: NDArray[np.float64]
+    """(lines, columns) taken from every line."""
+    member_starts: NDArray[np.int64]
+    members: NDArray[np.int64]
+    weights: NDArray[np.float64]
+
+
 class _Slices:
     """The slices of a tensor along one axis, by their coordinates: one for each folder pair of the other axes."""
 
     def __init__(self, tensor: Floats, axis: int, rows: Folders, columns: Folders, *, precision: str) -> None:
         self.n = tensor.shape[axis]
         self.axis = axis
-        self.tensor = tensor
-        self.rows, self.columns = rows, columns
+        self.columns = columns
         self.precision = precision
         # Distances do not change when one slice is taken from all of them. The mean of a few leaves numbers of the
         # size of the differences, so that float32 keeps as many of their digits as it can.
         few = np.moveaxis(tensor, axis, 0)[:: -(-self.n // _FEW)]
-        self.typical = np.ascontiguousarray(few, dtype=np.float64).mean(axis=0)
+        typical = np.ascontiguousarray(few, dtype=np.float64).mean(axis=0)
         # A power of two, which changes no digit, brings any tensor into the range of float32.
-        size = np.abs(self.typical).mean()
+        size = np.abs(typical).mean()
         self.scale = float(2.0 ** -np.round(np.log2(size))) if size > 0 else 1.0
-        self.inner = self._inner_sums()
+        lengths = np.diff(rows.member_starts)
+        small, large = _side_by_side(rows, lengths <= _READ), np.flatnonzero(lengths > _READ)
+        weights = rows.weights / rows.sizes
+        members = np.concatenate([rows.members[rows.member_starts[one] : rows.member_starts[one + 1]] for one in small])
+        starts = np.concatenate([[0], np.cumsum(lengths[small])])
+        sums = self._sums(tensor, typical, rows, large)
+        kept = np.arange(len(large) + 1)
+        self.kinds = (
+            _Rows(tensor, typical, starts, members, weights[small] * self.scale),
+            _Rows(sums, np.zeros((len(large), columns.n)), kept, kept, weights[large]),
+        )
 
-    def _inner_sums(self) -> Floats:
-        """Like the tensor, but centred, scaled, and with the row folders larger than a point in place of the points."""
-        points = self.tensor[:, :, None] if self.axis == 0 else self.tensor[None]
-        typical = np.expand_dims(self.typical, 2 if self.axis == 2 else 1)
-        n_outer, n_points, n_middle, length = points.shape
-        sums = np.empty((n_outer, len(self.rows.weights) - n_points, n_middle, length), dtype=self.precision)
+    def _sums(self, tensor: Floats, typical: NDArray[np.float64], rows: Folders, large: NDArray[np.intp]) -> Floats:
+        """Like the tensor, but centred, scaled, and with the large row folders in place of the points."""
+        points = tensor[:, :, None] if self.axis == 0 else tensor[None]
+        typical = np.expand_dims(typical, 2 if self.axis == 2 else 1)
+        n_outer, _, n_middle, length = points.shape
+        sums = np.empty((n_outer, len(large), n_middle, length), dtype=self.precision)
+        parents = _kept_parents(rows, large)
         ends = [n_outer * n_middle * share // _SHARES for share in range(_SHARES + 1)]
 
         def share(places: tuple[int, int]) -> None:
-            kernels.compiled(kernels.inner_sums)(points, typical, self.scale, self.rows.parents, *places, sums)
+            kernels.compiled(kernels.inner_sums)(points, typical, self.scale, parents, *places, sums)
 
         for _ in _in_threads(share, list(pairwise(ends))):
             pass
         return sums[:, :, 0] if self.axis == 0 else sums[0]
 
-    def fill(self, part: range, out: Floats) -> None:
-        """Coordinates of some row folders, all points or all larger: out is (slices, row folders, column folders)."""
-        n_points = self.rows.n
-        weights = self.rows.weights / self.rows.sizes
-        if part.start < n_points:
-            lines, start = self.tensor, part.start
-            typical, weights = self.typical, weights * self.scale
-        else:
-            lines, start = self.inner, part.start - n_points
-            typical, weights = np.zeros((len(weights) - n_points, self.columns.n)), weights[n_points:]
-        columns = self.columns.parents, self.columns.weights / self.columns.sizes
+    def parts(self, step: int) -> list[Part]:
+        """The row folders, at most ``step`` of one kind at a time."""
+        return [part for kind, rows in enumerate(self.kinds) for part in _parts(kind, len(rows.weights), step)]
+
+    def fill(self, part: Part, out: Floats) -> None:
+        """Coordinates of some row folders: out is (slices, row folders, column folders)."""
+        kind, some = part
+        rows, columns = self.kinds[kind], self.columns
+        source = rows.lines, rows.typical, rows.member_starts, rows.members, rows.weights
+        weights = columns.weights / columns.sizes
         if self.axis == 2:
-            kernels.compiled(kernels.head_folder_values)(lines, typical, weights, *columns, start, out)
+            kernels.compiled(kernels.head_folder_values)(*source, columns.parents, weights, some.start, out)
         else:
-            kernels.compiled(kernels.folder_values)(lines, self.axis == 1, typical, weights, *columns, start, out)
+            lines, *others = source
+            kernels.compiled(kernels.folder_values)(
+                lines, self.axis == 1, *others, columns.child_starts, columns.children, weights, some.start, out
+            )
+
+
+def _side_by_side(rows: Folders, small: NDArray[np.bool_]) -> NDArray[np.intp]:
+    """The small folders, those within one small folder together: their lines are then read while in the cache."""
+    outermost = np.arange(len(small))
+    for folder in range(len(small) - 1, -1, -1):  # parents stand after their children
+        parent = rows.parents[folder]
+        if 0 <= parent < len(small) and small[parent]:
+            outermost[folder] = outermost[parent]
+    order = np.argsort(outermost, kind="stable")
+    return order[small[order]]
+
+
+def _kept_parents(rows: Folders, kept: NDArray[np.intp]) -> NDArray[np.int64]:
+    """For the points, then the kept folders: the place of the smallest kept folder that holds them and more, or -1."""
+    place = np.full(len(rows.parents) + 1, -1)  # the last one is nobody's
+    place[kept] = np.arange(len(kept))
+    found = np.full(len(rows.parents) + 1, -1)
+    for folder in range(len(rows.parents) - 1, -1, -1):  # parents stand after their children
+        parent = rows.parents[folder]
+        found[folder] = place[parent] if place[parent] >= 0 else found[parent]
+    return np.concatenate([found[: rows.n], found[kept]])
+
+
+def _parts(kind: int, n_folders: int, step: int) -> list[Part]:
+    return [(kind, range(start, min(start + step, n_folders))) for start in range(0, n_folders, step)]
 
 
 class _SlicesWithGaps:
@@ -249,7 +317,11 @@ class _SlicesWithGaps:
         self.tensor = np.ascontiguousarray(np.moveaxis(tensor, axis, 0))
         self.rows, self.columns = rows, columns
 
-    def fill(self, part: range, out: Floats) -> None:
+    def parts(self, step: int) -> list[Part]:
+        """The row folders, at most ``step`` at a time."""
+        return _parts(0, len(self.rows.weights), step)
+
+    def fill(self, part: Part, out: Floats) -> None:
         """Coordinates of some row folders: out is (slices, row folders, column folders)."""
         kernels.compiled(kernels.present_folder_values)(
             self.tensor,
@@ -258,7 +330,7 @@ class _SlicesWithGaps:
             self.rows.weights,
             self.columns.parents,
             self.columns.weights,
-            part.start,
+            part[1].start,
             out,
         )
 
@@ -267,13 +339,16 @@ def _distances(slices: _Slices) -> NDArray[np.float64]:
     """l_1 distances between the coordinates of all slices."""
     padded = -(-slices.n // 4) * 4
 
-    def share(parts: list[range]) -> NDArray[np.float64]:
+    def share(parts: list[Part]) -> NDArray[np.float64]:
         sums = np.zeros((padded, padded))
+        most = max(len(some) for _, some in parts) * len(slices.columns.weights)
+        memory = np.empty(padded * most, dtype=slices.precision)  # one for all: fresh memory costs more than its use
         for part in parts:
-            values = np.empty((padded, len(part), len(slices.columns.weights)), dtype=slices.precision)
+            n_values = len(part[1]) * len(slices.columns.weights)
+            values = memory[: padded * n_values].reshape(padded, n_values)
             values[slices.n :] = 0.0
-            slices.fill(part, values[: slices.n])
-            kernels.compiled(kernels.add_overlaps)(values.reshape(padded, -1), sums)
+            slices.fill(part, values[: slices.n].reshape(slices.n, len(part[1]), -1))
+            kernels.compiled(kernels.add_overlaps)(values, sums)
         return sums
 
     overlaps = _shared_out(slices, share)[: slices.n, : slices.n]
@@ -289,14 +364,15 @@ def _distances(slices: _Slices) -> NDArray[np.float64]:
 def _distances_with_gaps(slices: _SlicesWithGaps) -> NDArray[np.float64]:
     """The same over the coordinates that both slices have, scaled up to the weight of all."""
 
-    def share(parts: list[range]) -> NDArray[np.float64]:
+    def share(parts: list[Part]) -> NDArray[np.float64]:
         sums = np.zeros((2, slices.n, slices.n))
         for part in parts:
-            values = np.empty((slices.n, len(part), len(slices.columns.weights)))
+            rows = part[1]
+            values = np.empty((slices.n, len(rows), len(slices.columns.weights)))
             slices.fill(part, values)
             flat = values.reshape(slices.n, -1)
             present = (~np.isnan(flat)).astype(np.float64)
-            weights = np.outer(slices.rows.weights[part.start : part.stop], slices.columns.weights).ravel()
+            weights = np.outer(slices.rows.weights[rows.start : rows.stop], slices.columns.weights).ravel()
             kernels.compiled(kernels.add_present_distances)(flat, sums[0])
             sums[1] += (present * weights) @ present.T
         return sums
@@ -308,16 +384,10 @@ def _distances_with_gaps(slices: _SlicesWithGaps) -> NDArray[np.float64]:
 
 
 def _shared_out(
-    slices: _Slices | _SlicesWithGaps, work: Callable[[list[range]], NDArray[np.float64]]
+    slices: _Slices | _SlicesWithGaps, work: Callable[[list[Part]], NDArray[np.float64]]
 ) -> NDArray[np.float64]:
-    """Sum of the work done on all row folders, some at a time: points, then larger ones."""
-    n_points, n_folders = slices.rows.n, len(slices.rows.weights)
-    step = max(1, min(_NUMBERS // slices.n, _COLUMNS) // len(slices.columns.weights))
-    parts = [
-        range(start, min(start + step, end))
-        for begin, end in ((0, n_points), (n_points, n_folders))
-        for start in range(begin, end, step)
-    ]
+    """Sum of the work done on all row folders, some at a time."""
+    parts = slices.parts(max(1, min(_NUMBERS // slices.n, _COLUMNS) // len(slices.columns.weights)))
     shares = [parts[first::_SHARES] for first in range(min(_SHARES, len(parts)))]
     return reduce(_added, _in_threads(work, shares))
 

@@ -38,17 +38,20 @@ def compiled(function: Callable[..., None]) -> Callable[..., None]:
 def inner_sums(
     points: Floats, typical: Doubles, scale: float, parents: Ints, first: int, last: int, out: Floats
 ) -> None:
-    """out[a, f, b] = scale * sum of (points - typical) over inner folder f: each folder is added to its parent.
+    """out[a, f, b] = scale * sum of (points - typical) over the f-th kept folder: each is added to its parent.
 
-    Both are (a, folders, b, c), typical is (points, b or 1, c or 1). Of all a and b together, those from ``first`` to
-    ``last``: a few lines along c at a time, so that all folders stay in the cache.
+    Both are (a, folders, b, c), typical is (points, b or 1, c or 1). ``parents`` gives points, then kept folders, the
+    place of the smallest kept folder that holds them and more, -1 if there is none. Of all a and b together, those
+    from ``first`` to ``last``: a few lines along c at a time, so that all folders stay in the cache.
     """
     n_points, n_b = points.shape[1:3]
     for place in range(first, last):
         a, b = place // n_b, place % n_b
         out[a, :, b] = 0.0
-        for child in range(len(parents) - 1):
-            total = out[a, parents[child] - n_points, b]
+        for child in range(len(parents)):
+            if parents[child] < 0:
+                continue
+            total = out[a, parents[child], b]
             if child >= n_points:
                 folder = out[a, child - n_points, b]
                 for c in range(len(total)):
@@ -68,34 +71,58 @@ def folder_values(
     lines: Floats,
     keys_are_slices: bool,
     typical: Doubles,
+    member_starts: Ints,
+    members: Ints,
     row_weights: Doubles,
-    parents: Ints,
+    child_starts: Ints,
+    children: Ints,
     column_weights: Doubles,
     start: int,
     out: Floats,
 ) -> None:
-    """out[s, f, g] = weights * sum over column folder g of (slice s - the typical slice) in row ``start + f``.
+    """out[s, f, g] = weights * sum over column folder g of (slice s - the typical slice) in row folder ``start + f``.
 
     Lines are (slices, rows, columns), or (rows, slices, columns) where the keys are slices; columns are the heads.
+    Four pairs of slice and row folder go through the column folders together: their sums do not wait for each other.
     """
+    n_slices, n_rows, n_folders = out.shape
     n_columns = typical.shape[1]
-    sums = np.empty(len(column_weights))
-    for s in range(out.shape[0]):
-        for f in range(out.shape[1]):
-            row = start + f
-            line = lines[row, s] if keys_are_slices else lines[s, row]
+    sums = np.empty((4, n_folders))
+    sums0, sums1, sums2, sums3 = sums[0], sums[1], sums[2], sums[3]
+    for first in range(0, n_slices * n_rows, 4):
+        count = min(4, n_slices * n_rows - first)
+        for place in range(count):
+            s, f = (first + place) // n_rows, start + (first + place) % n_rows
+            total, row = sums[place], members[member_starts[f]]
+            line, usual = lines[row, s] if keys_are_slices else lines[s, row], typical[row]
             for column in range(n_columns):
-                sums[column] = line[column] - typical[row, column]
-            sums[n_columns:] = 0.0
-            for child in range(len(sums) - 1):
-                sums[parents[child]] += sums[child]
-            for g in range(len(sums)):
-                out[s, f, g] = sums[g] * (row_weights[row] * column_weights[g])
+                total[column] = line[column] - usual[column]
+            for m in range(member_starts[f] + 1, member_starts[f + 1]):
+                row = members[m]
+                line, usual = lines[row, s] if keys_are_slices else lines[s, row], typical[row]
+                for column in range(n_columns):
+                    total[column] += line[column] - usual[column]
+        for g in range(n_columns, n_folders):
+            w, x, y, z = 0.0, 0.0, 0.0, 0.0
+            for number in range(child_starts[g - n_columns], child_starts[g - n_columns + 1]):
+                child = children[number]
+                w += sums0[child]
+                x += sums1[child]
+                y += sums2[child]
+                z += sums3[child]
+            sums0[g], sums1[g], sums2[g], sums3[g] = w, x, y, z
+        for place in range(count):
+            s, f = (first + place) // n_rows, (first + place) % n_rows
+            total, values, weight = sums[place], out[s, f], row_weights[start + f]
+            for g in range(n_folders):
+                values[g] = total[g] * (weight * column_weights[g])
 
 
 def head_folder_values(
     planes: Floats,
     typical: Doubles,
+    member_starts: Ints,
+    members: Ints,
     row_weights: Doubles,
     parents: Ints,
     column_weights: Doubles,
@@ -103,21 +130,29 @@ def head_folder_values(
     out: Floats,
 ) -> None:
     """The same where the heads are slices: planes are (rows, columns, slices), so all slices are summed at once."""
-    n_slices, n_columns = out.shape[0], typical.shape[1]
-    sums = np.empty((len(column_weights), n_slices))
-    for f in range(out.shape[1]):
-        row = start + f
-        for column in range(n_columns):
-            for s in range(n_slices):
-                sums[column, s] = planes[row, column, s] - typical[row, column]
+    n_slices, n_rows, n_folders = out.shape
+    n_columns = typical.shape[1]
+    sums = np.empty((n_folders, n_slices))
+    for f in range(n_rows):
+        first, last = member_starts[start + f], member_starts[start + f + 1]
         sums[n_columns:] = 0.0
-        for child in range(len(sums) - 1):
-            parent = parents[child]
+        for column in range(n_columns):
+            total, line, usual = sums[column], planes[members[first], column], typical[members[first], column]
             for s in range(n_slices):
-                sums[parent, s] += sums[child, s]
+                total[s] = line[s] - usual
+            for m in range(first + 1, last):
+                line, usual = planes[members[m], column], typical[members[m], column]
+                for s in range(n_slices):
+                    total[s] += line[s] - usual
+        for child in range(n_folders - 1):
+            total, part = sums[parents[child]], sums[child]
+            for s in range(n_slices):
+                total[s] += part[s]
+        weight = row_weights[start + f]
         for s in range(n_slices):
-            for g in range(len(sums)):
-                out[s, f, g] = sums[g, s] * (row_weights[row] * column_weights[g])
+            values = out[s, f]
+            for g in range(n_folders):
+                values[g] = sums[g, s] * (weight * column_weights[g])
 
 
 def present_folder_values(

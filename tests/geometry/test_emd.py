@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -119,6 +121,22 @@ def test_float32_input_is_summed_in_float64() -> None:
     X, trees = random_case(3, 3)
     single = X.astype(np.float32)
     assert np.array_equal(tree_emd(single, trees, 0), tree_emd(single.astype(np.float64), trees, 0))
+
+
+@pytest.mark.parametrize("axis", AXES)
+def test_takes_little_memory_beside_the_tensor(axis: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sums of all folders in float64 took 8 bytes an entry with binary trees, twice the tensor."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    X = np.random.default_rng(0).random((128, 128, 256), dtype=np.float32)
+    trees = {name: PartitionTree.dyadic(n) for name, n in zip(AXES, X.shape, strict=True)}
+    tree_emd(X[:8, :8, :8], {name: PartitionTree.dyadic(8) for name in AXES}, axis)  # compiling is not counted
+    tracemalloc.start()
+    try:
+        tree_emd(X, trees, axis, precision="float64")
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 2 * X.size + 8_000_000
 
 
 def test_repeated_folders_are_one_coordinate() -> None:
