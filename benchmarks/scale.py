@@ -2,10 +2,14 @@
 
     python benchmarks/scale.py --out benchmarks/results/scale.md            # the growth table: about 25 minutes
     python benchmarks/scale.py --sizes 1024x128 1024x256                    # heads x tokens, on the screen
+    python benchmarks/scale.py --long 5120x512 --batches 6 --folder DIR     # one analysis of several batches
 
 Each size runs in a process of its own with one thread, on one batch of synthetic attention (that of ``geometry.py``)
 in a store on disk, as a capture leaves it. Bytes per entry are the largest resident memory of a stage above what
 the process had before the first, mapped files included, divided by queries x keys x heads.
+
+The long run uses all cores that it may use, and the clock. Every finished batch is kept in its folder with its seconds
+and the peak of its process; called again it goes on where it was stopped.
 """
 
 from __future__ import annotations
@@ -32,8 +36,8 @@ GOAL_BYTES = 8.0
 _STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
-def write_store(folder: Path, heads: int, tokens: int) -> None:
-    """A store of one batch, its heads in layers of 32, written head by head."""
+def write_batch(folder: Path, heads: int, tokens: int, seed: int = 0) -> None:
+    """One batch more in a store, its heads in layers of 32, written head by head."""
     from geometry import attention_heads
 
     from oattn_hub.attention.store import StoreInfo
@@ -41,14 +45,14 @@ def write_store(folder: Path, heads: int, tokens: int) -> None:
     from oattn_hub.records import ModelInfo
 
     model = ModelInfo("synthetic", None, None, "torch", "tensor", "generic")
-    writer = StoreWriter(folder, StoreInfo(model, ("probs",)), resume=False)
+    writer = StoreWriter(folder, StoreInfo(model, ("probs",)), resume=True)
     batch = writer.begin_batch()
-    for number, matrix in enumerate(attention_heads((tokens, tokens, heads))):
+    for number, matrix in enumerate(attention_heads((tokens, tokens, heads), seed)):
         if number % 32 == 0:
             layer = number // 32
             batch.add_layer("decoder", tokens, tokens, layer, f"layers.{layer}", min(32, heads - number))
         batch.add_heads("decoder", "probs", matrix[None])
-    writer.finish_batch(batch, "synthetic", [])
+    writer.finish_batch(batch, f"synthetic {seed}", [])
     writer.release()
 
 
@@ -82,7 +86,7 @@ def measure(heads: int, tokens: int, folder: Path) -> dict[str, Any]:
     from oattn_hub.attention.store import AttentionStore
 
     analyzer = Analyzer(progress=lambda *_: None)
-    write_store(folder / "small", 12, 12)
+    write_batch(folder / "small", 12, 12)
     for precision in ("float32", "float64"):  # everything imported, compiled or read from numba's cache
         small = Analyzer(questionnaire={"precision": precision}, progress=lambda *_: None)
         small.run(AttentionStore.open(folder / "small"), out=folder / "small-report")
@@ -103,6 +107,63 @@ def measure(heads: int, tokens: int, folder: Path) -> dict[str, Any]:
     return {"seconds": meter.seconds, "bytes": meter.bytes, "size": sizes}
 
 
+def long_run(size: str, batches: int, folder: Path) -> None:
+    """Every batch in a process of its own, then the report on all of them; what is finished is not done again."""
+    for stage in (*map(str, range(batches)), "report"):
+        if not (folder / f"{stage}.json").exists():
+            command = [sys.executable, __file__, "--stage", size, stage, str(batches), str(folder)]
+            subprocess.run(command, check=True)
+        record = json.loads((folder / f"{stage}.json").read_text())
+        print(f"{stage}: {record['seconds']:.0f} s, peak {record['peak'] / 2**30:.2f} GiB", flush=True)
+    records = [json.loads((folder / f"{stage}.json").read_text()) for stage in (*map(str, range(batches)), "report")]
+    total, peak = sum(record["seconds"] for record in records), max(record["peak"] for record in records)
+    print(f"{size}, {batches} batches: {total / 60:.1f} minutes, peak {peak / 2**30:.2f} GiB")
+
+
+def stage_of_long_run(size: str, stage: str, batches: int, folder: Path) -> None:
+    """In this process: one batch of a long run measured, or the report on all."""
+    from oattn_hub import Analyzer
+    from oattn_hub.analysis.measure import BatchMeasurement, check_finite, measure_batch
+    from oattn_hub.analysis.samples import room
+    from oattn_hub.attention.store import AttentionStore
+
+    analyzer = Analyzer(progress=lambda *_: None)
+    if stage != "report":
+        drawn_in_another_process(size, int(stage), folder)
+    store = AttentionStore.open(folder / "store")
+    (group,) = store.groups
+    began, cpu = time.perf_counter(), time.process_time()
+    if stage == "report":
+        measured = [BatchMeasurement.load(folder / f"{number}.safetensors") for number in range(batches)]
+        report = analyzer.report(store, {group: measured})
+        report.save(folder / "report")
+        report.write_page(folder / "report.html")
+    else:
+        check_finite(store, int(stage), analyzer.kind, group)
+        X = store.tensor(int(stage), analyzer.kind, group)
+        measure_batch(X, analyzer.settings(batches, 0)).save(folder / f"{stage}.safetensors")
+    record = {
+        "seconds": time.perf_counter() - began,
+        "cpu": time.process_time() - cpu,
+        "peak": _memory("VmHWM"),
+        "load": os.getloadavg(),
+    }
+    (folder / f"{stage}.json").write_text(json.dumps(record))
+    if stage != "report" and int(stage) >= room(store, batches)[0]:
+        store.give_back(int(stage))  # the report shows the first ones
+
+
+def drawn_in_another_process(size: str, batch: int, folder: Path) -> None:
+    """Put a batch into the store, unless it is there: its drawing counts for nothing."""
+    from oattn_hub.attention.store import AttentionStore
+
+    heads, tokens = map(int, size.split("x"))
+    place = folder / "store"
+    if not AttentionStore.is_store(place) or AttentionStore.open(place).n_batches <= batch:
+        draw = f"import pathlib, scale; scale.write_batch(pathlib.Path({str(place)!r}), {heads}, {tokens}, {batch})"
+        subprocess.run([sys.executable, "-c", draw], check=True, cwd=Path(__file__).parent)
+
+
 def in_fresh_process(size: str) -> dict[str, Any]:
     """The record of one size, such as ``1024x128``."""
     heads, tokens = map(int, size.split("x"))
@@ -110,7 +171,7 @@ def in_fresh_process(size: str) -> dict[str, Any]:
     # without the threshold glibc moves freed arrays of up to 32 MB into a heap that it keeps, and that is counted too
     environment = {**os.environ, **dict.fromkeys(names, "1"), "MALLOC_MMAP_THRESHOLD_": "262144"}
     with tempfile.TemporaryDirectory() as folder:
-        write_store(Path(folder) / "store", heads, tokens)
+        write_batch(Path(folder) / "store", heads, tokens)
         command = [sys.executable, __file__, "--measure", size, folder]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -154,11 +215,25 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--measure", nargs=2, help=argparse.SUPPRESS)
     parser.add_argument("--sizes", nargs="*", default=list(dict.fromkeys((*HEADS, *TOKENS))), help="heads x tokens")
+    parser.add_argument("--stage", nargs=4, help=argparse.SUPPRESS)
+    parser.add_argument("--long", metavar="SIZE", help="heads x tokens of one analysis of several batches")
+    parser.add_argument("--batches", type=int, default=6, help="of the long run")
+    parser.add_argument("--folder", type=Path, help="of the long run: what is finished is kept here")
     parser.add_argument("--out", type=Path, help="a Markdown page; what is written by hand at its end is kept")
     options = parser.parse_args()
     if options.measure:
         heads, tokens = map(int, options.measure[0].split("x"))
         print(json.dumps(measure(heads, tokens, Path(options.measure[1]))))
+        return
+    if options.stage:
+        size, stage, batches, folder = options.stage
+        stage_of_long_run(size, stage, int(batches), Path(folder))
+        return
+    if options.long:
+        if options.folder is None:
+            parser.error("The long run needs --folder, to keep what is finished.")
+        options.folder.mkdir(parents=True, exist_ok=True)
+        long_run(options.long, options.batches, options.folder)
         return
     lines = [
         "| heads | tokens | organise s | report s | save s | page s "
