@@ -56,12 +56,23 @@ def analyze(
 ) -> Report:
     """Measure which attention heads a model uses, and how sure that is: an :class:`Analyzer` made and run.
 
+    With ``device="cuda"`` both the model and the geometry are there.
+
     >>> import oattn_hub as oh
     >>> report = oh.analyze("sentence-transformers/all-MiniLM-L6-v2")    # doctest: +SKIP
     >>> min(report.heads, key=lambda record: record.rank).layer          # doctest: +SKIP
     0
     """
-    analyzer = Analyzer(kind, seed, questionnaire, theory, adapter=adapter, progress=progress)
+    device = str(loading.get("device") or "")
+    analyzer = Analyzer(
+        kind,
+        seed,
+        questionnaire,
+        theory,
+        adapter=adapter,
+        device=device if device.startswith("cuda") else None,  # a processor compares slices faster without torch
+        progress=progress,
+    )
     return analyzer.run(spec, data, batches, tokens, out, **loading)
 
 
@@ -75,6 +86,8 @@ class Analyzer:
         theory: Also check the paper's theory on this model (softmax invariance, regularity).
         adapter: Name of an adapter; None finds it from the model.
         landmarks: Of more heads than this, so many are compared each with each, and the others placed beside them.
+        device: A device of torch that compares heads and tokens, such as ``"cuda"``; None: this processor. Where the
+            model runs is an option of :meth:`run`.
         progress: Called with the stage and how much of it is done.
 
     >>> import numpy as np
@@ -92,6 +105,7 @@ class Analyzer:
         *,
         adapter: str | None = None,
         landmarks: int = Settings.landmarks,
+        device: str | None = None,
         progress: Progress = automatic,
     ) -> None:
         if kind not in KINDS:
@@ -104,6 +118,7 @@ class Analyzer:
         self.questionnaire = {**defaults, **(questionnaire or {})}
         _check_count("landmarks", landmarks, least=2)
         self.landmarks = landmarks
+        self.device = device
         self.progress = progress
 
     @property
@@ -232,7 +247,7 @@ class Analyzer:
         found = run.measurement(group, batch) if run is not None else None
         if found is None:
             check_finite(store, batch, self.kind, group)
-            found = measure_batch(store.tensor(batch, self.kind, group), settings)
+            found = measure_batch(store.tensor(batch, self.kind, group), settings, self.device)
             give_back_freed()
             if run is not None:
                 run.keep(group, batch, found)
@@ -258,7 +273,8 @@ class Analyzer:
         self, store: PooledStore, name: str, batches: Sequence[BatchMeasurement], settings: Settings
     ) -> GroupResult:
         first = store.batches(name)[0]
-        group = join_batches(name, store.heads(name), store.tensor(first, self.kind, name), batches, settings)
+        sample = store.tensor(first, self.kind, name)
+        group = join_batches(name, store.heads(name), sample, batches, settings, self.device)
         return replace(group, pooled=store.pooled(first, name))
 
     def _with_theory(self, report: Report, store: PooledStore) -> Report:

@@ -25,13 +25,15 @@ COPIES = 2  # each costs as much as organising a batch
 FEWER_FUNCTIONS = 100
 
 
-def control(sample: Array, batches: Sequence[BatchMeasurement], settings: Settings) -> tuple[Array, Controls]:
+def control(
+    sample: Array, batches: Sequence[BatchMeasurement], settings: Settings, device: str | None = None
+) -> tuple[Array, Controls]:
     """``tree_spread`` and ``controls`` of a group; ``sample`` is the tensor of the first batch."""
     first = batches[0]
     trees = {"query": PartitionTree(first.query_labels), "key": PartitionTree(first.key_labels)}
     rng = np.random.default_rng(settings.seed)
     shuffled = {axis: tree.permuted(rng.permutation(tree.n)) for axis, tree in trees.items()}
-    perturbed = perturbed_entropies(sample, settings, rng)
+    perturbed = perturbed_entropies(sample, settings, rng, device=device)
     shannon = shannon_entropies(sample, settings.kind)
     controls = Controls(
         shannon=None if shannon is None else rank_correlation(first.entropies, shannon),
@@ -46,13 +48,16 @@ def control(sample: Array, batches: Sequence[BatchMeasurement], settings: Settin
     return np.asarray(np.std([first.entropies, *perturbed], axis=0, ddof=1)), controls
 
 
-def perturbed_entropies(X: Array, settings: Settings, rng: np.random.Generator, copies: int = COPIES) -> list[Array]:
+def perturbed_entropies(
+    X: Array, settings: Settings, rng: np.random.Generator, copies: int = COPIES, device: str | None = None
+) -> list[Array]:
     """Entropies of a tensor on the trees of perturbed copies: what differs is the trees' chance alone."""
     marks = landmarks(X.shape[2], settings.landmarks)
     found = []
     for _ in range(copies):
-        trees = Questionnaire(**settings.questionnaire).fit(_perturbed(X, marks, rng), history=False).trees_
-        found.append(_entropies(X, trees, settings.head_functions))
+        organised = Questionnaire(**settings.questionnaire)
+        organised.fit(_perturbed(X, marks, rng), history=False, device=device)
+        found.append(_entropies(X, organised.trees_, settings.head_functions))
     return found
 
 

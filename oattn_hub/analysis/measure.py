@@ -94,22 +94,25 @@ def check_finite(store: AttentionStore, batch: int, kind: str, group: str) -> No
         )
 
 
-def measure_batch(X: Array, settings: Settings) -> BatchMeasurement:
-    """Organise one (query, key, head) tensor (Algorithm 1) and expand it in the Haar bases of its trees."""
+def measure_batch(X: Array, settings: Settings, device: str | None = None) -> BatchMeasurement:
+    """Organise one (query, key, head) tensor (Algorithm 1) and expand it in the Haar bases of its trees.
+
+    ``device`` is one of torch's that compares the slices; None: this processor.
+    """
     # Expansions are too small for BLAS threads, which wait for each other on a busy machine: 7 times the CPU time.
     with threadpool_limits(1, user_api="blas"):
-        return _measure(X, settings)
+        return _measure(X, settings, device)
 
 
-def _measure(X: Array, settings: Settings) -> BatchMeasurement:
+def _measure(X: Array, settings: Settings, device: str | None) -> BatchMeasurement:
     marks = landmarks(X.shape[2], settings.landmarks)
     everything = len(marks) == X.shape[2]
     organised = Questionnaire(**settings.questionnaire)
     if everything:
         X = in_memory(X)
-        organised.fit(X, history=False)
+        organised.fit(X, history=False, device=device)
     else:
-        organised.fit(copied(X, marks), history=False, crowd=crowd_of(X, marks))
+        organised.fit(copied(X, marks), history=False, crowd=crowd_of(X, marks), device=device)
     trees = dict(organised.trees_)
     heads = expansion_by_heads(some_heads(X), trees, ("query", "key"), settings.head_functions)
     # times their weights, so that their sizes add up to the entropy
@@ -135,11 +138,16 @@ def _measure(X: Array, settings: Settings) -> BatchMeasurement:
 
 
 def join_batches(
-    name: str, heads: Sequence[Head], sample: Array, batches: Sequence[BatchMeasurement], settings: Settings
+    name: str,
+    heads: Sequence[Head],
+    sample: Array,
+    batches: Sequence[BatchMeasurement],
+    settings: Settings,
+    device: str | None = None,
 ) -> GroupResult:
     """A group's result from its measured batches; ``sample`` is the first batch's tensor, kept for display."""
     entropies = np.stack([batch.entropies for batch in batches])
-    tree_spread, controls = control(sample, batches, settings)
+    tree_spread, controls = control(sample, batches, settings, device)
     return GroupResult(
         name=name,
         n_queries=sample.shape[0],

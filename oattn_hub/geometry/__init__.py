@@ -6,7 +6,7 @@
 ``canonical``          orders that neither rounding nor numbering decides
 ``tree``, ``growing``  partition trees; the flexible and the balanced binary tree of an affinity
 ``published``          the flexible tree as the authors' code grows it
-``emd``                tree earth mover's distance between slices
+``emd``                tree earth mover's distance between slices; ``on_device`` the same by torch, on a GPU
 ``questionnaire``      trees on all axes, each from the geometry of the others (Algorithm 1)
 ``haar``, ``entropy``  Haar bases, fast transforms; entropies of heads and network, sparse approximation
 ``missing``            what missing entries (NaN) mean

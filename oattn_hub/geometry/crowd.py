@@ -37,6 +37,7 @@ def crowd_emd(
     alpha: float,
     beta: float,
     precision: str,
+    device: str | None = None,
 ) -> NDArray[np.float64]:
     """``tree_emd`` along the query or key axis of a tensor of all heads, from that of its landmarks and its crowd."""
     position = axis_index(axis, 3)
@@ -46,6 +47,6 @@ def crowd_emd(
     folders = Folders.of(heads, alpha, beta, crowd.counts)
     # a mean over present entries is made from means, a plain one from sums
     means = crowd.sums / crowd.counts.astype(crowd.sums.dtype) if has_gaps else crowd.sums
-    distances = emd_by_folders(landmarks, has_gaps, position, [rows, singles], precision)
-    distances += emd_by_folders(means, has_gaps, position, [rows, folders], precision)
+    distances = emd_by_folders(landmarks, has_gaps, position, [rows, singles], precision, device)
+    distances += emd_by_folders(means, has_gaps, position, [rows, folders], precision, device)
     return distances

@@ -140,7 +140,13 @@ class Questionnaire:
         return {name: value for name, value in vars(self).items() if not name.endswith("_")}
 
     def fit(
-        self, X: ArrayLike, *, progress: Progress = silent, history: bool = True, crowd: Crowd | None = None
+        self,
+        X: ArrayLike,
+        *,
+        progress: Progress = silent,
+        history: bool = True,
+        crowd: Crowd | None = None,
+        device: str | None = None,
     ) -> Questionnaire:
         """Build the trees of ``X``.
 
@@ -149,6 +155,7 @@ class Questionnaire:
             progress: Told the stage "questionnaire" and how many of its trees are built.
             history: Whether every pass keeps its affinities, distances and diffusions, or the last one only.
             crowd: Where ``X`` is only some of very many heads, all of them, added up.
+            device: A device of torch that compares the slices, as in ``tree_emd``.
         """
         self._check()
         tensor, has_gaps = as_tensor_with_gaps(X)
@@ -160,9 +167,9 @@ class Questionnaire:
             free = self.median == "published" or crowd is not None
             orders = None if free else canonical_orders(tensor, content)
             if orders is None:
-                return self._fit(tensor, content, has_gaps, progress, history, crowd)
+                return self._fit(tensor, content, has_gaps, progress, history, crowd, device)
             ordered = [own[order] for own, order in zip(content, orders, strict=True)]
-            self._fit(tensor[np.ix_(*orders)], ordered, has_gaps, progress, history, crowd)
+            self._fit(tensor[np.ix_(*orders)], ordered, has_gaps, progress, history, crowd, device)
             return self._renumbered(orders)
 
     def _fit(
@@ -173,6 +180,7 @@ class Questionnaire:
         progress: Progress,
         keep: bool,
         crowd: Crowd | None,
+        device: str | None,
     ) -> Questionnaire:
         axes = AXES[: tensor.ndim]
         order = ("head", "query", "key") if tensor.ndim == 3 else ("key", "query")
@@ -181,6 +189,7 @@ class Questionnaire:
         content = dict(zip(axes, moments, strict=True))
         self.initial_ = self._initial(tensor, content, progress, total)
         history: list[Iteration] = []
+        options = {"alpha": self.alpha, "beta": self.beta, "precision": self.precision, "device": device}
         trees = dict(self.initial_.trees)
         for _ in range(self.n_iters):
             if not keep and self.coupling != "initial":  # which takes the head's part from the pass before
@@ -190,7 +199,7 @@ class Questionnaire:
             for axis in order:
                 sources = self._sources(axis, trees, before)
                 if not self._reuse(axis, history, made):
-                    distances = self._distances(tensor, has_gaps, crowd, sources, axis)
+                    distances = _distances(tensor, has_gaps, crowd, sources, axis, options)
                     if self.median != "published":
                         distances[distances < _ERROR * size * self._weight(sources, axis)] = 0.0
                     made.distances[axis] = distances
@@ -214,14 +223,6 @@ class Questionnaire:
         self.trees_ = MappingProxyType({axis: tree.permuted(places[axis]) for axis, tree in self.trees_.items()})
         self.affinities_ = MappingProxyType({axis: _square(m, places[axis]) for axis, m in self.affinities_.items()})
         return self
-
-    def _distances(
-        self, tensor: Floats, has_gaps: bool, crowd: Crowd | None, sources: Mapping[str, PartitionTree], axis: str
-    ) -> NDArray[np.float64]:
-        options: dict[str, Any] = {"alpha": self.alpha, "beta": self.beta, "precision": self.precision}
-        if crowd is None or axis == "head":
-            return emd_of_checked(tensor, has_gaps, sources, axis, **options)
-        return crowd_emd(tensor, has_gaps, crowd, sources, axis, **options)
 
     def __getattr__(self, name: str) -> Any:
         if name in Questionnaire.__annotations__:
@@ -305,6 +306,19 @@ class Questionnaire:
 
 def _square(matrix: NDArray[np.float64], order: NDArray[np.intp]) -> NDArray[np.float64]:
     return matrix[np.ix_(order, order)]
+
+
+def _distances(
+    tensor: Floats,
+    has_gaps: bool,
+    crowd: Crowd | None,
+    sources: Mapping[str, PartitionTree],
+    axis: str,
+    options: Mapping[str, Any],
+) -> NDArray[np.float64]:
+    if crowd is None or axis == "head":
+        return emd_of_checked(tensor, has_gaps, sources, axis, **options)
+    return crowd_emd(tensor, has_gaps, crowd, sources, axis, **options)
 
 
 def _mean_difference(old: PartitionTree, new: PartitionTree) -> float:

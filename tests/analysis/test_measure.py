@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,9 +11,12 @@ import pytest
 from numpy.typing import NDArray
 from scipy.stats import spearmanr
 
+import oattn_hub as oh
 from oattn_hub.analysis.measure import join_batches, measure_batch
+from oattn_hub.attention.store import AttentionStore, StoreInfo
+from oattn_hub.attention.writer import StoreWriter
 from oattn_hub.geometry import Questionnaire, diffusion, flexible_tree, head_entropies
-from oattn_hub.records import Settings
+from oattn_hub.records import ModelInfo, Settings
 from oattn_hub.report import GroupResult
 from oattn_hub.report.control_words import control_sentences
 from oattn_hub.report.group_storage import group_from, group_parts
@@ -30,6 +34,18 @@ def tensors(count: int = 4, n: int = 14, heads: int = 10) -> list[Array]:
     rng = np.random.default_rng(0)
     scores = 3 * rng.random((count, n, n, heads)) * np.linspace(0.2, 2.0, heads)
     return [np.exp(X) / np.exp(X).sum(axis=1, keepdims=True) for X in scores]
+
+
+def store_of(folder: Path, batches: list[Array]) -> AttentionStore:
+    info = StoreInfo(ModelInfo("drawn", None, None, "torch", "tensor", "generic"), ("probs",))
+    writer = StoreWriter(folder, info, resume=False)
+    for number, X in enumerate(batches):
+        batch = writer.begin_batch()
+        batch.add_layer("all", X.shape[0], X.shape[1], 0, "layer.0", X.shape[2])
+        batch.add_heads("all", "probs", X.transpose(2, 0, 1))
+        writer.finish_batch(batch, f"input {number}", [])
+    writer.release()
+    return AttentionStore.open(folder)
 
 
 def joined(batches: list[Array], questionnaire: Mapping[str, Any] | None = None) -> GroupResult:
@@ -93,3 +109,24 @@ def test_details_are_the_entropies_without_the_constant_on_every_batch() -> None
     for X, detail in zip(batches, group.haar.details, strict=True):
         expected = head_entropies(X, Questionnaire().fit(X).trees_, constant=False)
         np.testing.assert_allclose(detail, expected, rtol=1e-9)
+
+
+def test_a_device_computes_every_distance_of_an_analysis(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = store_of(tmp_path / "store", [X.astype(np.float32) for X in tensors(2)])
+    here = oh.Analyzer(progress=lambda *_: None).run(store)
+    monkeypatch.delattr("oattn_hub.geometry.kernels.add_overlaps")  # what compares slices without a device
+    there = oh.Analyzer(device="cpu", progress=lambda *_: None).run(store)
+    for one, other in zip(here.heads, there.heads, strict=True):
+        assert other.entropy == pytest.approx(one.entropy, rel=1e-9)
+
+
+def test_a_model_on_a_gpu_is_organised_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str | None] = []
+
+    def run(analyzer: oh.Analyzer, *_: Any, **__: Any) -> None:
+        asked.append(analyzer.device)
+
+    monkeypatch.setattr(oh.Analyzer, "run", run)
+    for loading in ({"device": "cuda:1"}, {"device": "cpu"}, {}):
+        oh.analyze("any", **loading)
+    assert asked == ["cuda:1", None, None]
