@@ -106,18 +106,22 @@ def count_flops(loaded: LoadedModel, batch: Batch) -> int:
 
 
 def generates(loaded: LoadedModel) -> bool:
-    """Whether the model writes text token by token and nothing else (decoder only)."""
+    """Whether the model writes text token by token, alone or behind an encoder."""
     model: Any = loaded.model
-    if loaded.library != "transformers" or loaded.modality != "text":
+    if loaded.library != "transformers" or loaded.modality not in ("text", "audio"):
         return False
-    return bool(model.can_generate()) and not model.config.is_encoder_decoder
+    return bool(model.can_generate())
 
 
 def kv_bytes_per_token(loaded: LoadedModel, batch: Batch) -> int:
-    """Bytes that one more token adds to the key/value cache, measured on a real cache."""
+    """Bytes that one more token adds to the key/value cache, measured on a real cache.
+
+    What a decoder keeps of its encoder's output does not grow with the tokens, and is not counted.
+    """
     with torch.no_grad():
         cache = loaded.model(**batch, use_cache=True).past_key_values
-    return sum(tensor.nbytes // (tensor.shape[0] * tensor.shape[-2]) for tensor in cached_tensors(cache))
+    own = getattr(cache, "self_attention_cache", cache)
+    return sum(tensor.nbytes // (tensor.shape[0] * tensor.shape[-2]) for tensor in cached_tensors(own))
 
 
 def cached_tensors(cache: Any) -> Iterator[torch.Tensor]:
@@ -137,13 +141,16 @@ def latencies(models: Sequence[LoadedModel], batch: Batch, repeats: int = 7) -> 
 def decode_latencies(models: Sequence[LoadedModel], batch: Batch, repeats: int = 7) -> list[float]:
     """Median seconds of writing one more token after ``batch``, for each model."""
     with torch.no_grad():
-        caches = [loaded.model(**batch, use_cache=True).past_key_values for loaded in models]
-    token = batch["input_ids"][:, -1:]
+        outputs = [loaded.model(**batch, use_cache=True) for loaded in models]
+    name = "decoder_input_ids" if "decoder_input_ids" in batch else "input_ids"
+    token = batch[name][:, -1:]
 
-    def step(loaded: LoadedModel, cache: Any) -> Any:
-        return loaded.model(input_ids=token, past_key_values=cache, use_cache=True)
+    def step(loaded: LoadedModel, output: Any) -> Any:
+        encoded = getattr(output, "encoder_last_hidden_state", None)
+        behind = {} if encoded is None else {"encoder_outputs": (encoded,)}
+        return loaded.model(**{name: token}, **behind, past_key_values=output.past_key_values, use_cache=True)
 
-    calls = [lambda one=one, cache=cache: step(one, cache) for one, cache in zip(models, caches, strict=True)]
+    calls = [lambda one=one, output=output: step(one, output) for one, output in zip(models, outputs, strict=True)]
     return _medians(calls, repeats)
 
 

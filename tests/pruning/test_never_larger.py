@@ -13,6 +13,7 @@ from oattn_hub.errors import SurgeryError
 from oattn_hub.models.load import load_model
 from oattn_hub.pruning import PruningPlan, load_pruned, masked
 from oattn_hub.pruning.costs import cached_tensors, count_flops, kv_bytes_per_token
+from oattn_hub.pruning.sites import head_sites
 from oattn_hub.pruning.surgery import cut
 
 # Uneven groups: one head of the first group, two of the second, none of the third; a whole group in layer 1.
@@ -171,6 +172,21 @@ def test_what_a_result_says(ids: dict[str, torch.Tensor]) -> None:
     ):
         assert words in text
     assert "None" not in text
+
+
+def test_a_decoder_behind_an_encoder_keeps_less_and_says_so() -> None:
+    from transformers import BartConfig, BartForConditionalGeneration
+
+    layers = {f"{side}_{what}": 2 for side in ("encoder", "decoder") for what in ("layers", "attention_heads")}
+    sizes = {"d_model": 16, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16, "vocab_size": 30}
+    torch.manual_seed(0)
+    model = BartForConditionalGeneration(BartConfig(**layers, **sizes, max_position_embeddings=32)).eval()
+    batch = {"input_ids": torch.arange(9)[None], "decoder_input_ids": torch.arange(5)[None]}
+    own = next(site for site in head_sites(model) if site.group == "decoder")
+    result = PruningPlan.from_heads(model, [(own.layer, 0)]).apply(model, inputs=[batch]).result
+    # keys and values of two layers of two heads of eight features, in four bytes each; what is kept of 9 tokens is not
+    assert (result.kv_bytes_before, result.kv_bytes_after) == (2 * 2 * 2 * 8 * 4, 2 * 3 * 8 * 4)
+    assert "decoding one token" in str(result)
 
 
 def test_the_bytes_of_a_cache_are_counted(ids: dict[str, torch.Tensor]) -> None:
