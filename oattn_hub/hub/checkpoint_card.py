@@ -17,7 +17,7 @@ from oattn_hub.pruning.words import cost_lines, weights_words
 from oattn_hub.records import Head
 from oattn_hub.report.answer import Removal
 from oattn_hub.report.evaluation_words import increase_words
-from oattn_hub.report.findings import at_a_cost
+from oattn_hub.report.findings import at_a_cost, name_heads
 
 if TYPE_CHECKING:
     from oattn_hub.pruning.manifest import Manifest
@@ -226,26 +226,55 @@ def _how_chosen(plan: PruningPlan, evaluation: EvaluationSection | None) -> str:
         reason = f"as many as keep the {measured} {allowed}"
     else:
         reason = f"the {100 * how['fraction']:g} % lowest" if "fraction" in how else "named one by one"
+    kept = how.get("alignment_heads")
+    stay = f" Heads that times of words are read off stay: {name_heads(kept, most=40)}." if kept else ""
     if plan.score == "search":
-        return (
-            f"The heads were searched for in rounds: those went whose removal from the model as it was by then was "
-            f"predicted, by slope and curvature of the cost, to cost least; {reason}.{tried}"
-        )
+        predicted = _PREDICTED.get(how.get("ranking", ""), f"were lowest by {how.get('ranking')}")
+        return f"The {_units(how)} were searched for in rounds: those went that {predicted}; {reason}.{stay}{tried}"
     titles = {score.name: score.title for score in evaluation.scores} if evaluation else {}
     best = ", the score that was measured to cost least on this model" if how.get("score_by") == "measured" else ""
-    return f"The heads were ranked by {titles.get(plan.score, plan.score)}{best}; {reason} went.{tried}"
+    ranked = titles.get(plan.score, plan.score)
+    return f"The {_units(how)} were ranked by {ranked}{best}; {reason} went.{stay}{tried}"
+
+
+# what a ranking of a search says of the heads that go next, for the model as it is by then
+_PREDICTED = {
+    "fisher": "were predicted, by slopes of the cost along what removal and refit change, to cost least",
+    "obs": "move the output of their layer least once the layer is refitted",
+}
+
+
+def _units(how: Mapping[str, Any]) -> str:
+    """What went as a whole, and in which shape."""
+    unit = {"groups": "key/value groups", "layers": "attention layers"}.get(how.get("unit", ""), "heads")
+    shape = {"even": ", equally many of every key/value group of a layer,", "uniform": ", equally many in every layer,"}
+    return unit + shape.get(how.get("shape", ""), "")
 
 
 def _command(plan: PruningPlan) -> str:
     """What makes this checkpoint again from the model's report."""
-    how = plan.chosen_by
+    how, lengths = plan.chosen_by, (plan.cost or {}).get("lengths", [])
+    score = None if plan.score in ("search", "by hand") else plan.score
+    options: dict[str, Any] = {}
     if "max_loss_increase" in how:
-        choice = f"--budget {how['max_loss_increase']:g} --metric {how['metric']}"
+        options |= {"budget": f"{how['max_loss_increase']:g}", "metric": how["metric"], "score": score}
     elif "fraction" in how:
-        choice = f"--fraction {how['fraction']:g}"
+        options |= {"fraction": f"{how['fraction']:g}", "score": score}
     else:
-        return "oattn prune REPORT --heads " + ",".join(f"{layer}.{head}" for layer, head in plan.heads)
-    return f"oattn prune REPORT {choice}" + ("" if plan.score == "search" else f" --score {plan.score}")
+        options["heads"] = _named(plan.heads)
+    options |= {
+        "unit": how.get("unit"),
+        "shape": how.get("shape"),
+        "min-heads-per-layer": how.get("min_heads_per_layer"),
+        "keep": _named(how.get("keep", ())),
+        "compensate": plan.compensation["kind"] if plan.compensation else None,
+        "lengths": ",".join(str(look["tokens"]) for look in lengths if look.get("tokens")),
+    }
+    return " ".join(["oattn prune REPORT", *(f"--{name} {value}" for name, value in options.items() if value)])
+
+
+def _named(heads: Iterable[Head]) -> str:
+    return ",".join(f"{layer}.{head}" for layer, head in heads)
 
 
 def _by_layer(heads: Iterable[Head]) -> list[tuple[int, list[int]]]:

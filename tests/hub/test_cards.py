@@ -225,6 +225,25 @@ def test_the_card_of_a_searched_checkpoint_says_what_was_verified(tmp_path: Path
     assert "`oattn prune REPORT --budget 0.01 --metric loss`" in card.text
 
 
+def test_a_card_says_what_was_asked_for(tmp_path: Path) -> None:
+    """Its command left out unit, shape, floor, heads to keep and lengths, and every ranking was called slopes."""
+    look = {"metric": "loss", "title": "loss", "before": 4.0, "after": 4.03, "inputs": "b" * 64, "increase": 0.0084,
+            "low": -0.01, "high": 0.027, "upper": 0.01, "verified_on": "text", "n_inputs": 9}  # fmt: skip
+    cost = {**look, "tokens": 64, "lengths": [{**look, "tokens": 64}, {**look, "tokens": 256}]}
+    form = {"unit": "groups", "shape": "uniform", "min_heads_per_layer": 1, "keep": [[0, 0], [3, 1]]}
+    how = {"max_loss_increase": 0.01, "metric": "loss", "ranking": "obs", "unit_of_budget": "1 %", "verifications": 2}
+    fit = {"kind": "bias", "layers": 2, "fitted_on": "text"}
+    named = {"alignment_heads": [[3, 1]]}
+    chosen = {"chosen_by": {**how, **form, **named}, "cost": cost, "compensation": fit}
+    text = checkpoint_card(tmp_path, score="search", evaluations=7, **chosen).text
+    options = "--unit groups --shape uniform --min-heads-per-layer 1 --keep 0.0,3.1 --compensate bias --lengths 64,256"
+    assert f"`oattn prune REPORT --budget 0.01 --metric loss {options}`" in text
+    assert "The key/value groups, equally many in every layer, were searched for in rounds" in text
+    assert "move the output of their layer least" in text
+    assert "slopes" not in text
+    assert "Heads that times of words are read off stay: 3.1." in text
+
+
 def test_the_first_sentence_of_a_checkpoint_says_the_cost_and_the_lengths_it_holds_for(tmp_path: Path) -> None:
     common = {"metric": "loss", "title": "loss a token", "before": 4.0, "inputs": "b" * 64, "verified_on": "text"}
     looks = [
