@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from oattn_hub.errors import InvalidInput, LoadError, MissingDependency, OattnError
 from oattn_hub.models.offloaded import is_offloaded
 from oattn_hub.progress import Progress, silent
+from oattn_hub.pruning.alignment import alignment_heads
 from oattn_hub.pruning.bench import Bench, Question
 from oattn_hub.pruning.bounds import fixed_sequence
 from oattn_hub.pruning.heads import check_known, lowest, structure_of
@@ -24,7 +25,6 @@ from oattn_hub.pruning.units import Choice, Removed, Shape, Unit
 from oattn_hub.records import Head
 
 if TYPE_CHECKING:
-    from oattn_hub.adapters import AttentionSite
     from oattn_hub.models.load import LoadedModel
     from oattn_hub.pruning.compensate import Kind, Refits
     from oattn_hub.pruning.tasks import Metric
@@ -208,7 +208,7 @@ def _by_fraction(choice: _Choice, fraction: float, score: str | None, question: 
     bench = _bench_at_hand(choice.report, model, question, "No score was measured on {} yet")
     search, ranking, kind, trials = _search(choice, score, bench)
     heads = tuple(sorted(search.compensating(kind).grown(ranking, count)))
-    return _finished(choice, bench, heads, kind, ranking, {**how, "trials": trials})
+    return _finished(choice, bench, heads, kind, ranking, {**how, "trials": trials, **_left_alone(bench)})
 
 
 def _measured(
@@ -300,16 +300,6 @@ def _search(choice: _Choice, score: str | None, bench: Bench) -> tuple[Search, s
     return search, *search.choose(rankings, bench.question.kinds)
 
 
-def alignment_heads(loaded: LoadedModel, sites: Sequence[AttentionSite]) -> frozenset[Head]:
-    """Cross attention heads that the model's own generation config reads times off, in our numbers."""
-    config: Any = getattr(loaded.model, "generation_config", None)
-    named = {(int(layer), int(head)) for layer, head in getattr(config, "alignment_heads", None) or ()}
-    cross = [site for site in sites if site.group == "cross"]
-    return frozenset(
-        (site.layer, head) for number, site in enumerate(cross) for layer, head in named if layer == number
-    )
-
-
 def _within_budget(choice: _Choice, budget: float, score: str | None, question: Question, model: Any) -> PruningPlan:
     bench = _bench_at_hand(choice.report, model, question, "A budget is kept by measuring")
     search, ranking, kind, trials = _search(choice, score, bench)
@@ -332,8 +322,15 @@ def _within_budget(choice: _Choice, budget: float, score: str | None, question: 
         "rounds": len(path) - 1,
         "verifications": tested,
         "lengths": bench.lengths,
+        **_left_alone(bench),
     }
     return _finished(choice, bench, accepted or (), kind, score or "search", how)
+
+
+def _left_alone(bench: Bench) -> dict[str, Any]:
+    """Heads that no search removes, for the record."""
+    aligned = sorted(alignment_heads(bench.loaded, bench.sites))
+    return {"alignment_heads": aligned} if aligned else {}
 
 
 def budget_words(metric: Metric, budget: float) -> str:

@@ -13,10 +13,10 @@ from oattn_hub.errors import InvalidInput
 from oattn_hub.inputs import CalibrationInputs
 from oattn_hub.models.identify import batch_fingerprint
 from oattn_hub.models.load import load_model
+from oattn_hub.pruning.alignment import alignment_heads
 from oattn_hub.pruning.compensate import Compensator
 from oattn_hub.pruning.evaluation import Evaluator
 from oattn_hub.pruning.fisher import displaced, fisher, removals
-from oattn_hub.pruning.planning import alignment_heads
 from oattn_hub.pruning.roles import share_out
 from oattn_hub.pruning.search import CostModel, Meter, Search, Step, sequence, shrunk, walk
 from oattn_hub.pruning.sites import all_heads, head_sites
@@ -367,6 +367,16 @@ def test_alignment_heads_stay(zoo: Any) -> None:
     plan = oh.analyze(model, data=data[:2], batches=2).plan(max_loss_increase=9, model=model, data=data[2:])
     assert len(plan.heads) == plan.n_heads - 2
     assert not kept & set(plan.heads)
+    assert plan.chosen_by["alignment_heads"] == sorted(kept)
+
+
+def test_alignment_heads_of_openais_models_are_known_without_a_generation_config(zoo: Any) -> None:
+    model, _ = zoo.BY_NAME["whisper"].build()
+    sites = head_sites(model)
+    assert alignment_heads(load_model(model), sites) == frozenset()
+    model.config.decoder_layers, model.config.decoder_attention_heads, model.config.vocab_size = 4, 6, 51864
+    cross = [site.layer for site in sites if site.group == "cross"]
+    assert alignment_heads(load_model(model), sites) == {(cross[1], 0)}  # 1.0 of tiny.en; this one has two layers
 
 
 def test_a_budget_that_nothing_meets_gives_an_empty_plan(report: Report, loud_bert: Any) -> None:
