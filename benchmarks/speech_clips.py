@@ -22,11 +22,11 @@ from oattn_hub.inputs.media import files_for, read_sound, sound_features
 from oattn_hub.models.load import load_model
 
 RATE = 16_000
-SECONDS = (2.0, 4.0)
+SECONDS = (4.0, 8.0)
 
 
 def clips(sound: np.ndarray) -> list[np.ndarray]:
-    """Pieces of two to four seconds, each ending where it is quietest."""
+    """Pieces of four to eight seconds, each ending where it is quietest."""
     found = []
     while len(sound) >= SECONDS[0] * RATE:
         first, last = (int(seconds * RATE) for seconds in SECONDS)
