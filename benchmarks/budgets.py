@@ -202,7 +202,7 @@ def prepare(name: str, data: Path, models: Path) -> Prepared:
 def run(name: str, subject: Prepared, minutes: float) -> dict[str, Any]:
     """Budgets of one model, sizes, healing."""
     setting, bench = SETTINGS[name], subject.bench
-    ranking, kind, trials = subject.search.choose(RANKINGS, TRIED)
+    ranking, kind, trials = replace(subject.search, meter=bench.judge).choose(RANKINGS, TRIED)
     search = subject.search.compensating(kind)
     path = search.path(ranking, max(setting.goals))
     result = {
@@ -298,14 +298,14 @@ def compare(bench: Bench, search: Search, removed: int) -> dict[str, dict[str, f
         trial = Search(proposing, search.compensator.of_kind(kind), search.meter, search.choice, scores)
         for rule in (*RANKINGS, *scores):
             heads = trial.propose(rule, (), removed)[:removed]
-            costs.setdefault(rule, {})[kind] = trial.meter.increase(heads, trial.compensator)
+            costs.setdefault(rule, {})[kind] = bench.judge.increase(heads, trial.compensator)
         print(kind, {rule: by[kind] for rule, by in costs.items()}, flush=True)
     layers = Choice.of(bench.sites, all_heads(bench.sites), unit="layers")
     drop = by_head(get_score("layer-drop").measure(subject), subject.heads)
     for kind in KINDS:
         trial = Search(proposing, search.compensator.of_kind(kind), search.meter, layers, {"layer-drop": drop})
         heads = trial.propose("layer-drop", (), removed)
-        costs.setdefault(f"layer-drop ({len(heads)} heads)", {})[kind] = trial.meter.increase(heads, trial.compensator)
+        costs.setdefault(f"layer-drop ({len(heads)} heads)", {})[kind] = bench.judge.increase(heads, trial.compensator)
     return costs
 
 
@@ -398,7 +398,8 @@ def _healed_words(found: dict[str, Any]) -> list[str]:
 
 
 def _peers_words(peers: dict[str, Any]) -> list[str]:
-    lines = [f"{peers['heads']} heads by every rule in one go, cost at the worst length:", ""]
+    cost = f"increase of the {peers['metric']}" if peers.get("metric") else "cost"  # what does not count single inputs
+    lines = [f"{peers['heads']} heads by every rule in one go, {cost} at the worst length:", ""]
     lines += ["| rule | none | scale | bias | refit |", "| --- " * 5 + "|"]
     costs = sorted(peers["costs"].items(), key=lambda entry: min(entry[1].values()))
     lines += [f"| {rule} | " + " | ".join(f"{by[kind]:.4f}" for kind in reversed(KINDS)) + " |" for rule, by in costs]
@@ -442,7 +443,9 @@ if __name__ == "__main__":
         stored, subject = RESULTS / f"budgets-{model}.json", prepare(model, arguments.data, arguments.folders)
         found = read_json(stored) if arguments.only_peers else run(model, subject, arguments.heal)
         if (arguments.peers or arguments.only_peers) and (count := SETTINGS[model].peers):
-            found["peers"] = {"heads": count, "costs": compare(subject.bench, subject.search, count)}
+            metric = subject.bench.judge.metric.title
+            costs = compare(subject.bench, subject.search, count)
+            found["peers"] = {"heads": count, "metric": metric, "costs": costs}
         write_json(stored, found)
         print(describe(model, read_json(stored)))
     print(write_page())

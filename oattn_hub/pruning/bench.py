@@ -17,7 +17,7 @@ from oattn_hub.pruning.plain import check_values
 from oattn_hub.pruning.roles import Roles, context_lengths, share_out
 from oattn_hub.pruning.search import Effort, Meter
 from oattn_hub.pruning.sites import adapter_of, weights_fingerprint
-from oattn_hub.pruning.tasks import Metric, Task, find_task
+from oattn_hub.pruning.tasks import COUNTED, Metric, Task, find_task
 from oattn_hub.pruning.units import Removed
 
 if TYPE_CHECKING:
@@ -102,6 +102,13 @@ class Bench:
         return self.meter(self.roles.choice)
 
     @cached_property
+    def judge(self) -> Meter:
+        """What tells rankings and compensations apart: the task's smooth metric, where the budget's own counts."""
+        if self.metric.name not in COUNTED:
+            return self.choice
+        return Meter(self.choice.evaluators, self.whole_task.primary, self.effort)
+
+    @cached_property
     def check(self) -> Meter:
         """Costs that verify."""
         return self.meter(self.roles.check)
@@ -116,7 +123,7 @@ class Bench:
         kinds = self.question.kinds
         if len(kinds) == 1 or not heads:
             return kinds[0] if len(kinds) == 1 else "none"
-        return min(reversed(kinds), key=lambda kind: self.choice.increase(heads, self.compensator.of_kind(kind)))
+        return min(reversed(kinds), key=lambda kind: self.judge.increase(heads, self.compensator.of_kind(kind)))
 
     def bounds(self, heads: Removed, compensator: Compensator) -> list[float]:
         """The one-sided bound of the cost on the verification inputs, for each length."""

@@ -8,7 +8,7 @@ has to name a score. A budget needs the model: heads are searched on some inputs
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from oattn_hub.errors import InvalidInput, LoadError, MissingDependency, OattnError
@@ -297,7 +297,7 @@ def _search(choice: _Choice, score: str | None, bench: Bench) -> tuple[Search, s
     rankings = untold if score is None else (score,)
     if len(rankings) == len(bench.question.kinds) == 1:
         return search, rankings[0], bench.question.kinds[0], {}
-    return search, *search.choose(rankings, bench.question.kinds)
+    return search, *replace(search, meter=bench.judge).choose(rankings, bench.question.kinds)
 
 
 def _within_budget(choice: _Choice, budget: float, score: str | None, question: Question, model: Any) -> PruningPlan:

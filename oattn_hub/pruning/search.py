@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 Values = NDArray[np.float64]
 # A cost that moves up and down may come back: the search ends above this many budgets, or twice in a row above one.
 _FAR, _PATIENCE = 1.5, 2
+# Blocks are so many times smaller where the first one cost more than the budget.
+_SMALLER = 4
 # The share of the heads at which rankings and compensations are compared before the search.
 _TRIAL = 0.15
 # The sets to verify begin where the bound on the search's own inputs reaches this part of the budget, and end where
@@ -60,10 +62,14 @@ class Step:
     upper: float = 0.0
 
     def towards(self, other: Step, share: float) -> tuple[float, float]:
-        """What the mean and the bound may be when a share of the block between is removed."""
-        return tuple(  # type: ignore[return-value]
-            old + share * (new - old) for old, new in ((self.increase, other.increase), (self.upper, other.upper))
-        )
+        """What the mean and the bound may be when a share of the block between is removed.
+
+        The bound lies above the mean by a standard error, whose square grows with the heads: half a block has more
+        than half of it.
+        """
+        mean = self.increase + share * (other.increase - self.increase)
+        before, after = (max(step.upper - step.increase, 0.0) ** 2 for step in (self, other))
+        return mean, mean + math.sqrt(before + share * (after - before))
 
 
 def walk(propose: Callable[[Removed], Removed], measure: Callable[[Removed], Step], budget: float) -> list[Step]:
@@ -228,23 +234,34 @@ class Search:
     models: dict[tuple[str, Kind, Removed], CostModel] = field(default_factory=dict)
 
     def path(self, ranking: str, budget: float) -> list[Step]:
-        """Block after block by one ranking, until the cost stays above the budget."""
+        """Block after block by one ranking, until the cost stays above the budget.
+
+        Where the first block costs too much already, smaller blocks are tried, down to single units.
+        """
+        size = self.choice.step
+        while True:
+            path = self._path(ranking, budget, size)
+            if size == 1 or any(step.increase <= budget for step in path[1:]):
+                return path
+            size = max(1, size // _SMALLER)
+
+    def _path(self, ranking: str, budget: float, size: int) -> list[Step]:
         measured: list[Step] = []
 
         def measure(removed: Removed) -> Step:
             measured.append(Step(removed, *self.meter.cost(removed, self.compensator, self.seed)))
-            self.progress("search", len(measured), self._rounds(measured, budget))
+            self.progress("search", len(measured), self._rounds(measured, budget, size))
             return measured[-1]
 
-        path = walk(lambda removed: self.propose(ranking, removed, self.choice.step), measure, budget)
+        path = walk(lambda removed: self.propose(ranking, removed, size), measure, budget)
         self.progress("search", len(measured), len(measured))
         return path
 
-    def _rounds(self, measured: Sequence[Step], budget: float) -> int:
+    def _rounds(self, measured: Sequence[Step], budget: float, size: int) -> int:
         """How many rounds there will be, if costs grow with the square of the number of heads."""
-        size, cost = len(measured[-1].heads), max(measured[-1].increase, 1e-9)
-        reach = min(size * math.sqrt(_FAR * budget / cost), len(self.choice.heads))
-        return max(len(measured) + 1, round(reach / self.choice.step) + 1)
+        heads, cost = len(measured[-1].heads), max(measured[-1].increase, 1e-9)
+        reach = min(heads * math.sqrt(_FAR * budget / cost), len(self.choice.heads))
+        return max(len(measured) + 1, round(reach / size) + 1)
 
     def sequence(self, ranking: str, path: Sequence[Step], budget: float) -> list[Removed]:
         """The sets to verify, from few heads to many."""

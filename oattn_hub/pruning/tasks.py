@@ -49,6 +49,8 @@ RETRIEVAL = Metric("mrr", "mean reciprocal rank of a text's other half", higher_
 RETRIEVAL_LOSS = Metric("loss", "retrieval loss of a text's other half")
 PAIR_RETRIEVAL = Metric("mrr", "mean reciprocal rank of a text's partner", higher_is_better=True)
 PAIR_LOSS = Metric("loss", "retrieval loss of a text's partner")
+# Metrics that count right answers: a few hundred inputs move them by per cents, so they tell no ranking from another.
+COUNTED = ("accuracy", "mrr")
 # Similarities are multiplied by this before the softmax, as sentence embedders are trained.
 _SCALE = 20.0
 # Random directions of an embedding that its curvature is taken from.
