@@ -123,11 +123,20 @@ def has_own_lengths(loaded: LoadedModel, data: Any) -> bool:
     return loaded.modality != "text" or _is_ready_made(data) or labelled.find(loaded, data) is not None
 
 
+def takes_whole_texts(loaded: LoadedModel, data: Any) -> bool:
+    """Whether every text is an input by itself, as long as it is."""
+    if loaded.modality != "text" or _is_ready_made(data):
+        return False
+    found = labelled.find(loaded, data)
+    return found is not None and found.whole
+
+
 def _labelled_inputs(
     found: labelled.Examples, batches: int, tokens: int, seed: int, part: texts.Part
 ) -> CalibrationInputs:
     chosen = media.choose(found.items, batches, seed, part, "labelled examples")
-    described = f"{batches} of {len(found.items)} {found.description}{texts.part_words(part)}, seed {seed}"
+    cut = f", at most {tokens} tokens each" if found.whole else ""
+    described = f"{batches} of {len(found.items)} {found.description}{cut}{texts.part_words(part)}, seed {seed}"
     return CalibrationInputs(tuple(found.make(item, tokens) for item in chosen), described)
 
 

@@ -5,6 +5,8 @@ data                                            what it gives
 ============================================== =================================================================
 table with text and label columns               the class of a text (and its partner), for text classifiers
 table with two text columns                     the text that belongs with it, for embedders: retrieval
+table or list of texts that fit the context     their own words, for models that fill in masked ones: a sequence or a
+                                                reaction is whole there, as the model was trained, not cut out of many
 folder of images or sounds in class folders     the class, for image and audio classifiers
 folder of sounds with .txt files or a           the transcript, for speech models with a decoder
 metadata.csv, or a table of both
@@ -25,10 +27,13 @@ from torch import Tensor
 
 from oattn_hub.errors import InvalidInput
 from oattn_hub.inputs import media, tables
+from oattn_hub.inputs.texts import longest_context
 from oattn_hub.models.load import LoadedModel
 
 # A token that no loss is counted for, as everywhere in transformers.
 IGNORED = -100
+# Texts are taken one by one where there are so many, of which at most this part is too long for the model.
+_FEWEST_TEXTS, _TOO_LONG, _LOOKED_AT = 9, 0.1, 100
 _METADATA = ("metadata.csv", "metadata.jsonl", "metadata.tsv")
 
 
@@ -40,17 +45,19 @@ class Examples:
         items: one example each, whatever ``make`` takes.
         make: the model arguments of one example, with ``labels``; also given the most tokens.
         description: what the examples are and where they come from.
+        whole: whether an example is as long as it is, unless the user asks for fewer tokens.
     """
 
     items: Sequence[Any]
     make: Callable[[Any, int], dict[str, Tensor]]
     description: str
+    whole: bool = False
 
 
 def find(loaded: LoadedModel, data: Any) -> Examples | None:
     """Labelled examples for this model; None where the data carries no labels that the model could be asked for."""
     if loaded.modality == "text":
-        return _texts(loaded, data) if tables.is_table(data) else None
+        return _whole_texts(loaded, data) or (_texts(loaded, data) if tables.is_table(data) else None)
     if loaded.modality not in ("image", "audio") or not isinstance(data, str | Path):
         return None
     if loaded.modality == "audio" and _has_decoder(loaded):
@@ -71,6 +78,31 @@ def _texts(loaded: LoadedModel, data: str | Path) -> Examples | None:
         pairs = [(row[text], row[partner]) for row in table]
         return Examples(pairs, lambda pair, tokens: _pair(loaded, pair, tokens), f"pairs of {_name(data)}")
     return None
+
+
+def _whole_texts(loaded: LoadedModel, data: Any) -> Examples | None:
+    """Texts one by one for a masked language model, if the model takes nearly all of them as a whole."""
+    tokenizer, limit = loaded.processor, longest_context(loaded)
+    if not _fills_in(loaded) or not callable(tokenizer) or limit is None:
+        return None
+    if tables.is_table(data):
+        table = tables.rows(data)
+        text = tables.needed(table, tables.TEXTS, data, "a text")
+        texts, name = [str(row[text]) for row in table], _name(data)
+    elif isinstance(data, list | tuple) and data and all(isinstance(text, str) for text in data):
+        texts, name = list(dict.fromkeys(data)), "a list"
+    else:
+        return None
+    texts = [text for text in texts if text.strip()]
+    seen = tokenizer(texts[:_LOOKED_AT], verbose=False)["input_ids"] if texts else []
+    if len(texts) < _FEWEST_TEXTS or sum(len(ids) > limit for ids in seen) > _TOO_LONG * len(seen):
+        return None
+    return Examples(texts, lambda text, tokens: _whole_text(loaded, text, tokens), f"texts of {name}, one by one", True)
+
+
+def _whole_text(loaded: LoadedModel, text: str, tokens: int) -> dict[str, Tensor]:
+    encoded = loaded.processor(text, truncation=True, max_length=tokens, return_tensors="pt")
+    return {"input_ids": encoded["input_ids"]}
 
 
 def _classified_text(loaded: LoadedModel, item: tuple[str, str | None, int], tokens: int) -> dict[str, Tensor]:
@@ -202,6 +234,10 @@ def _prompt(tokenizer: Any) -> list[int]:
     """Whisper is told not to write down times."""
     known = tokenizer.get_vocab()
     return [known["<|notimestamps|>"]] if "<|notimestamps|>" in known else []
+
+
+def _fills_in(loaded: LoadedModel) -> bool:
+    return loaded.library == "transformers" and type(loaded.model).__name__.endswith("ForMaskedLM")
 
 
 def _is_classifier(loaded: LoadedModel) -> bool:

@@ -23,7 +23,7 @@ from typing import Any
 
 from oattn_hub.errors import InvalidInput
 from oattn_hub.inputs import CalibrationInputs, calibration_inputs
-from oattn_hub.inputs.calibration import available_inputs, has_own_lengths
+from oattn_hub.inputs.calibration import available_inputs, has_own_lengths, takes_whole_texts
 from oattn_hub.inputs.texts import longest_context
 from oattn_hub.models.identify import batch_fingerprint
 from oattn_hub.models.load import LoadedModel
@@ -59,8 +59,11 @@ def context_lengths(
 ) -> list[int]:
     """The lengths to search and verify at: those named; else the one asked for and four times as many tokens.
 
-    Never more than the model takes; ready-made inputs, images and sounds have the one length that they have.
+    Never more than the model takes; ready-made inputs, images and sounds have the one length that they have, and texts
+    that are inputs one by one are whole, or cut at the lengths named.
     """
+    if takes_whole_texts(loaded, data):
+        return sorted(set(lengths)) if lengths else [tokens or longest_context(loaded) or TOKENS]
     if has_own_lengths(loaded, data):
         return [tokens or min(TOKENS, longest_context(loaded) or TOKENS) if loaded.modality == "text" else TOKENS]
     if lengths:
