@@ -76,7 +76,7 @@ def check(args: argparse.Namespace) -> None:
         _check_budget(args.budget)
     for name in ("keep", "heads"):
         if (text := getattr(args, name)) is not None:
-            _check_heads(args.report, parse_heads(text, f"--{name}"))
+            _check_heads(args.report, parse_heads(text, f"--{name}"), whole=name == "heads" and args.out is not None)
     checks.count(args.min_heads_per_layer, "--min-heads-per-layer", least=0)
     checks.data(args.data)
     checks.data(args.calibration, "--calibration")
@@ -107,12 +107,16 @@ def _check_budget(text: str) -> None:
         raise InvalidInput(f"--budget is {text}; give a part between 0 and 100 %, such as 1%.")
 
 
-def _check_heads(report: Path, heads: list[tuple[int, int]]) -> None:
-    from oattn_hub.pruning.heads import check_known
+def _check_heads(report: Path, heads: list[tuple[int, int]], whole: bool) -> None:
+    from oattn_hub.pruning.heads import check_known, check_whole, passes_of_modules
     from oattn_hub.report import Report
 
-    if not report.is_file():
-        check_known(heads, [(record.layer, record.head) for record in Report.load(report).heads])
+    if report.is_file():
+        return
+    records = Report.load(report).heads
+    check_known(heads, [(record.layer, record.head) for record in records])
+    if whole:
+        check_whole(heads, passes_of_modules((record.layer, record.layer_name) for record in records))
 
 
 def run(args: argparse.Namespace) -> int:

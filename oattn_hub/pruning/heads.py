@@ -37,6 +37,36 @@ def _from_to(numbers: Iterable[int]) -> str:
     return f"{found[0]} to {found[-1]}" if whole else ", ".join(map(str, found))
 
 
+def passes_of_modules(layer_names: Iterable[tuple[int, str]]) -> list[list[int]]:
+    """Layers that are passes through one module, as far as names tell: they differ only in the pass.
+
+    >>> passes_of_modules([(0, "attention#0"), (1, "attention#1"), (2, "other")])
+    [[0, 1]]
+    """
+    modules: dict[str, set[int]] = {}
+    for layer, name in layer_names:
+        modules.setdefault(name.split("#")[0], set()).add(layer)
+    return [sorted(layers) for layers in modules.values() if len(layers) > 1]
+
+
+def check_whole(heads: Iterable[Head], shared: Sequence[Collection[int]]) -> None:
+    """Refuse heads that are to go in only some of the layers that share their weights.
+
+    >>> check_whole([(0, 3), (1, 3)], [[0, 1]])
+    """
+    named = set(heads)
+    for bundle in bundles(named, shared):
+        if missing := [head for head in bundle if head not in named]:
+            raise InvalidInput(
+                f"Layers {_from_to(layer for layer, _ in bundle)} share their weights, so head {bundle[0][1]} goes in "
+                f"all of them or in none: name {_named(missing)} too, or leave {_named(named & set(bundle))} out."
+            )
+
+
+def _named(heads: Iterable[Head]) -> str:
+    return ",".join(f"{layer}.{head}" for layer, head in sorted(heads))
+
+
 def lowest(
     values: Mapping[Head, float],
     count: int,

@@ -17,10 +17,11 @@ from oattn_hub.progress import Progress, silent
 from oattn_hub.pruning.alignment import alignment_heads
 from oattn_hub.pruning.bench import Bench, Question
 from oattn_hub.pruning.bounds import fixed_sequence
-from oattn_hub.pruning.heads import check_known, lowest, structure_of
+from oattn_hub.pruning.heads import check_known, check_whole, lowest, passes_of_modules, structure_of
 from oattn_hub.pruning.plan import PruningPlan
 from oattn_hub.pruning.scores import Subject, get_score
 from oattn_hub.pruning.search import RANKINGS, Search, by_head
+from oattn_hub.pruning.sites import shared_layers
 from oattn_hub.pruning.units import Choice, Removed, Shape, Unit
 from oattn_hub.records import Head
 
@@ -118,11 +119,23 @@ def plan_from_report(
     choice = _Choice(report, min_heads_per_layer, unit, shape, frozenset((int(a), int(b)) for a, b in keep))
     choice.checked(choice.keep)
     if heads is not None:
-        return _measured(choice, choice.checked(heads), "by hand", {"heads": "named"}, question, model)
+        chosen = choice.checked(heads)
+        return _measured(choice, chosen, "by hand", {"heads": "named"}, _refitting(question, choice, chosen), model)
     if max_loss_increase is not None:
         return _within_budget(choice, max_loss_increase, score, question, model)
     assert fraction is not None
     return _by_fraction(choice, fraction, score, question, model)
+
+
+def _refitting(question: Question, choice: _Choice, heads: Sequence[Head]) -> Question:
+    """Nothing is refitted where heads go in some passes of a shared layer only, as all passes would feel it."""
+    try:
+        check_whole(heads, choice.shared)
+    except InvalidInput:
+        if question.compensate not in (None, False, "none"):
+            raise
+        return replace(question, compensate="none")
+    return question
 
 
 @dataclass(frozen=True)
@@ -142,10 +155,7 @@ class _Choice:
     @property
     def shared(self) -> list[list[int]]:
         """Layers that share one module: their names differ only in the pass."""
-        modules: dict[str, set[int]] = {}
-        for record in self.report.heads:
-            modules.setdefault(record.layer_name.split("#")[0], set()).add(record.layer)
-        return [sorted(layers) for layers in modules.values() if len(layers) > 1]
+        return passes_of_modules((record.layer, record.layer_name) for record in self.report.heads)
 
     def checked(self, heads: Iterable[Head]) -> list[Head]:
         chosen = sorted({(int(layer), int(head)) for layer, head in heads})
@@ -282,7 +292,7 @@ def _search(choice: _Choice, score: str | None, bench: Bench) -> tuple[Search, s
     """A search by the ranking and with the compensation that cost least in a trial, or by those named."""
     keep = choice.keep | alignment_heads(bench.loaded, bench.sites)
     form: dict[str, Any] = {"unit": choice.unit, "shape": choice.shape, "keep": keep}
-    rules = Choice.of(bench.sites, choice.heads, floor=choice.floor, shared=choice.shared, **form)
+    rules = Choice.of(bench.sites, choice.heads, floor=choice.floor, shared=shared_layers(bench.sites), **form)
     scores = {}
     if score is not None and score not in RANKINGS:
         subject = Subject(

@@ -5,13 +5,17 @@ from __future__ import annotations
 import copy
 import json
 import random
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+import oattn_hub as oh
 from oattn_hub.attention import load_model
-from oattn_hub.errors import SurgeryError
+from oattn_hub.cli import build_parser
+from oattn_hub.cli.prune import check
+from oattn_hub.errors import InvalidInput, SurgeryError
 from oattn_hub.models.aligned import FEW_UNITS, units_apart
 from oattn_hub.models.offloaded import copied
 from oattn_hub.pruning import PruningPlan, load_pruned, masked
@@ -124,3 +128,21 @@ def test_shared_layers_are_cut_together_or_not_at_all(zoo: Any) -> None:
         every = outputs(model, inputs)
     assert not torch.equal(one, before)
     assert not torch.equal(one, every)
+
+
+def test_heads_of_some_passes_are_planned_without_a_refit_and_refused_before_anything_runs(
+    zoo: Any, tmp_path: Path
+) -> None:
+    """A minute was spent on measuring them, with weights that all passes share, before the cut was refused."""
+    model, inputs = zoo.BY_NAME["albert"].build()
+    generator = torch.Generator().manual_seed(0)
+    data = [{"input_ids": torch.randint(3, 20, inputs["input_ids"].shape, generator=generator)} for _ in range(12)]
+    report = oh.analyze(model, data=data[:2], batches=2)
+    assert report.plan(heads=[(0, 1)], model=model, data=data).compensation is None
+    with pytest.raises(InvalidInput, match=r"Layers 0 to 2 share their weights.*name 1\.1,2\.1 too"):
+        report.plan(heads=[(0, 1)], model=model, data=data, compensate=True)
+    report.save(tmp_path / "report")
+    asked = ["prune", str(tmp_path / "report"), "--heads", "0.1"]
+    check(build_parser().parse_args(asked))  # a plan of such heads can be masked
+    with pytest.raises(InvalidInput, match="share their weights"):
+        check(build_parser().parse_args([*asked, "--out", str(tmp_path / "cut")]))
