@@ -41,7 +41,9 @@ def run(args: argparse.Namespace) -> int:
     for finding in comparison.findings:
         screen.print(f"• {finding}", markup=False)
     columns, rows = comparison.table()
-    table = Table(*columns)
+    table = Table()
+    for column in columns:
+        table.add_column(column, overflow="fold")  # two long names that differ at their ends are not cut
     for row in rows:
         table.add_row(*row)
     screen.print(table)

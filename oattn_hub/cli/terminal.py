@@ -116,7 +116,7 @@ class _StageLines:
         now = time.monotonic()
         if stage not in self.started:
             self.started[stage] = now
-            self._say(f"{stage}: {total} steps", now)
+            self._say(f"{stage}: {total} steps" if total > 1 else stage, now)
         elif done == total and self.started[stage] >= 0:
             self._say(f"{stage}: done in {now - self.started[stage]:.0f} s", now)
             self.started[stage] = -1.0

@@ -98,12 +98,19 @@ def _convergence(group: GroupResult) -> str:
 
 
 def _alike(correlation: float) -> str:
-    return "much like" if correlation > 0.8 else "opposite to" if correlation < -0.8 else "otherwise than"
+    if abs(correlation) <= 0.4:
+        return "otherwise than"
+    much = abs(correlation) > 0.8
+    if correlation > 0:
+        return "much like" if much else "partly like"
+    return f"{'nearly' if much else 'partly'} in the opposite order of"
 
 
 def _adds(correlation: float) -> str:
     if abs(correlation) > 0.8:
         return "most of the ranking can be had without any geometry"
+    if abs(correlation) > 0.4:
+        return "a part of the ranking can be had without any geometry"
     return "it says something that row entropies do not"
 
 

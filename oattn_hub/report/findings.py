@@ -34,11 +34,18 @@ GLOSSARY = (
     ),
     ("organised", "Queries and keys put in another order, so that those which attend alike lie side by side."),
     ("folder", "A branch of the tree of heads: heads in one folder attend alike."),
+    ("batch", "What the model read in one call, such as 128 tokens of text. Each batch is organised by itself."),
     (
         "divergence",
         "How far the outputs move when heads are removed. 0 is no change. For models that give probabilities it is the "
         "KL divergence in nats, for embedders 1 minus the cosine.",
     ),
+    ("ablation", "A head removed alone, all others kept; its cost is the divergence then."),
+    (
+        "rank correlation",
+        "How far two lists order the heads alike (Spearman's): 1 is the same order, 0 unrelated, -1 the opposite one.",
+    ),
+    ("Jaccard", "How much two sets of heads have in common: 100 % are the same set, 0 % share no head."),
     (
         "95 %",
         "An interval that holds the true value in about 95 of 100 cases: of entropies by Student's t over the batches, "

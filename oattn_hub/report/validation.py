@@ -154,9 +154,8 @@ def removable_counts(remove: Sequence[int], report: Report) -> list[int]:
     counts = sorted(set(remove))
     most = min(group.n_heads for group in report.groups.values()) - 1
     if not counts or counts[0] < 1 or counts[-1] > most:
-        raise InvalidInput(
-            f"remove is {list(remove)}; give numbers of heads from 1 to {most}, one less than there are."
-        )
+        asked = list(remove) if len(counts) <= 8 else f"{counts[0]} to {counts[-1]}"
+        raise InvalidInput(f"remove is {asked}; give numbers of heads from 1 to {most}, one less than there are.")
     return counts
 
 

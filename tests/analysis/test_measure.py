@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -65,6 +66,24 @@ def test_row_normalisation_reaches_head_tree_and_diffusion_map(tree: str) -> Non
     assert not np.allclose(group.geometry.diffusion_eigenvalues, diffusion(affinity, 4, "density").values[1:])
     if tree == "flexible":
         assert group.geometry.tree == flexible_tree(group.geometry.affinity.astype(np.float64), normalisation="row")
+
+
+@pytest.mark.parametrize(
+    ("correlation", "words"),
+    [
+        (-0.92, "nearly in the opposite order of the plain Shannon entropy"),
+        (-0.77, "partly in the opposite order of the plain Shannon entropy"),
+        (0.1, "otherwise than the plain Shannon entropy"),
+    ],
+)
+def test_half_a_correlation_is_not_called_none(correlation: float, words: str) -> None:
+    """At -0.77 a report said that the ranking was another one, and that geometry alone knew it."""
+    group = joined(tensors())
+    assert group.haar.controls is not None
+    controls = replace(group.haar.controls, shannon=correlation)
+    found = " ".join(control_sentences(replace(group, haar=replace(group.haar, controls=controls))))
+    assert words in found
+    assert ("something that row entropies do not" in found) == (correlation == 0.1)
 
 
 def test_the_network_entropy_counts_what_ties_at_the_end() -> None:

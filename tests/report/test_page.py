@@ -128,7 +128,21 @@ def test_without_an_evaluation_the_page_says_what_to_run(visit: Callable[..., Vi
     assert page.locator(".headline").inner_text().startswith("Only entropy was measured")
     assert page.locator(".headline code").inner_text() == "oattn evaluate RUN"
     assert "oattn evaluate run" in page.locator("#run").inner_text()
-    assert page.locator("#words dt").count() >= 5
+    assert {"ablation", "batch", "rank correlation", "Jaccard"} <= set(page.locator("#words dt").all_inner_texts())
+
+
+def test_the_legend_explains_no_mark_that_is_not_there(
+    visit: Callable[..., Visit], two_group_report: Report, tmp_path: Path
+) -> None:
+    def nowhere_lowest(group: GroupResult) -> GroupResult:
+        counts = np.minimum(group.ranking.bottom_counts, group.n_batches - 1)
+        return replace(group, ranking=replace(group.ranking, bottom_counts=counts))
+
+    groups = {name: nowhere_lowest(group) for name, group in two_group_report.groups.items()}
+    page = visit(replace(two_group_report, groups=groups).write_page(tmp_path / "report.html")).page
+    assert page.locator("#map .ring").count() == 0
+    assert page.locator("#map-legend svg").count() == 0
+    assert "no head is in the lowest" in page.locator("#map-legend").inner_text()
 
 
 def test_a_plan_without_an_evaluation_is_answered_in_words_that_fit(

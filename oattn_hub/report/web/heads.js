@@ -53,7 +53,9 @@ function drawLegend(what) {
   const doubt = page.groups.some((group) => group.unclear?.values.includes(1)) ? [item(svg("text", { x: 8, y: 12, "text-anchor": "middle", class: "doubt" }, "?"), `alone perhaps over ${page.tolerance}`)] : [];
   const items = page.answered
     ? [item(cross, "can go"), item(svg("circle", { cx: 8, cy: 7, r: 4, class: "dot" }), "must stay"), ...doubt, html("span", {}, "no mark: not sure")]
-    : [item(svg("circle", { cx: 8, cy: 7, r: 4, class: "ring" }), `lowest ${page.percent} % in every batch`)];
+    : page.groups.some((group) => group.bottom.values.includes(group.batches))
+      ? [item(svg("circle", { cx: 8, cy: 7, r: 4, class: "ring" }), `lowest ${page.percent} % in every batch`)]
+      : [html("span", {}, `no head is in the lowest ${page.percent} % in every batch`)];
   if (what === "cost") items.push(html("span", {}, `colour: ${page.metric} when the head is removed alone`));
   element("map-legend").replaceChildren(...items);
 }
