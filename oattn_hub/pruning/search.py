@@ -253,9 +253,20 @@ class Search:
             self.progress("search", len(measured), self._rounds(measured, budget, size))
             return measured[-1]
 
-        path = walk(lambda removed: self.propose(ranking, removed, size), measure, budget)
+        path = walk(lambda removed: self._next(ranking, removed, size), measure, budget)
         self.progress("search", len(measured), len(measured))
         return path
+
+    def _next(self, ranking: str, removed: Removed, size: int) -> Removed:
+        """One more block by a new ranking, or as many heads by the very first one: what was measured to cost less.
+
+        A new ranking knows the refits, but adds to a set that may not be the best of its size.
+        """
+        again = self.propose(ranking, removed, size)
+        first = self.propose(ranking, (), len(again))
+        if len(first) < len(again) or set(first) == set(again):
+            return again
+        return min(again, first, key=lambda heads: self.meter.increase(heads, self.compensator))
 
     def _rounds(self, measured: Sequence[Step], budget: float, size: int) -> int:
         """How many rounds there will be, if costs grow with the square of the number of heads."""
