@@ -1,18 +1,24 @@
 """Run the tests that compare bits, ranks or trees as CPUs with other instruction sets would: ``make test-cpus``.
 
 torch, oneDNN, MKL, OpenBLAS and numba choose their kernels by the CPU, and sums come out in another order in each. All
-of them can be told to use older instructions than the CPU has. Prints one line for each setting; other arguments go to
-pytest, for example ``python tests/cpus.py -k golden``.
+of them can be told to use older instructions than the CPU has. Prints one line for each setting.
+
+    python tests/cpus.py                             every setting: about an hour on two cores
+    python tests/cpus.py --only SSE4 --only AVX2     settings whose name contains one of these
+    python tests/cpus.py --list                      the names of the settings on this machine
+    python tests/cpus.py -k golden                   other arguments go to pytest
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import subprocess
 import sys
 import tempfile
 import time
 import xml.etree.ElementTree as ET
+from collections import Counter
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -68,8 +74,9 @@ def _threads(count: int) -> dict[str, str]:
     return {**dict.fromkeys(names, str(count)), "TOKENIZERS_PARALLELISM": "false"}
 
 
-def run(variables: dict[str, str], arguments: list[str]) -> tuple[dict[str, int], list[str]]:
-    """How many tests passed, failed and were skipped in how many seconds, and which ones failed."""
+def run(variables: dict[str, str], arguments: list[str]) -> tuple[dict[str, int], list[str], Counter[str]]:
+    """How many tests passed, failed and were skipped in how many seconds, which ones failed, and why others were not
+    run."""
     workers = str(max(THREADS) // int(variables["OMP_NUM_THREADS"]))
     with tempfile.TemporaryDirectory() as folder:
         results = Path(folder, "results.xml")
@@ -83,25 +90,43 @@ def run(variables: dict[str, str], arguments: list[str]) -> tuple[dict[str, int]
             sys.exit(done.stdout + done.stderr)
         cases = list(ET.parse(results).iter("testcase"))
     failed = [case for case in cases if case.find("failure") is not None or case.find("error") is not None]
-    skipped = sum(case.find("skipped") is not None for case in cases)
-    counts = {"passed": len(cases) - len(failed) - skipped, "failed": len(failed), "skipped": skipped}
+    skipped = Counter(str(found.get("message")) for case in cases if (found := case.find("skipped")) is not None)
+    counts = {"passed": len(cases) - len(failed) - skipped.total(), "failed": len(failed), "skipped": skipped.total()}
     names = [f"{case.get('classname')}::{case.get('name')}" for case in failed]
-    return {**counts, "seconds": round(time.monotonic() - began)}, names
+    return {**counts, "seconds": round(time.monotonic() - began)}, names, skipped
 
 
-def main(arguments: list[str]) -> int:
-    """Print a Markdown table, and the tests that failed; 1 if there are any."""
+def main() -> int:
+    """Print a Markdown table, the reasons of skipped tests, and the tests that failed; 1 if there are any."""
+    parser = argparse.ArgumentParser(description="The tests that compare bits, ranks or trees, as other CPUs compute.")
+    parser.add_argument("--only", action="append", metavar="TEXT", help="settings whose name contains it; repeatable")
+    parser.add_argument("--list", action="store_true", help="name the settings of this machine and stop")
+    given, arguments = parser.parse_known_args()
+    chosen = {
+        name: variables
+        for name, variables in settings().items()
+        if given.only is None or any(text in name for text in given.only)
+    }
+    if not chosen:
+        parser.error(f"No setting contains {' or '.join(given.only)}. There are: {'; '.join(settings())}.")
+    if given.list:
+        print("\n".join(chosen))
+        return 0
     print(f"| {'setting':<20} | passed | failed | skipped | seconds |\n|---|---|---|---|---|")
     wrong: dict[str, list[str]] = {}
-    for name, variables in settings().items():
-        counts, failed = run(variables, arguments)
+    reasons: Counter[str] = Counter()
+    for name, variables in chosen.items():
+        counts, failed, skipped = run(variables, arguments)
+        reasons |= skipped  # the most that any setting skipped
         print(f"| {name:<20} | {' | '.join(str(count) for count in counts.values())} |", flush=True)
         for test in failed:
             wrong.setdefault(test, []).append(name)
+    for reason, count in reasons.most_common():
+        print(f"SKIPPED {count}: {reason}")
     for test, names in wrong.items():
         print(f"FAILED {test} ({'; '.join(names)})")
     return int(bool(wrong))
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())
