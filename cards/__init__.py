@@ -6,9 +6,9 @@ A value that is missing is an error: a card with a hole in it is never written.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, UndefinedError
 from markupsafe import Markup
@@ -16,7 +16,7 @@ from markupsafe import Markup
 from oattn_hub.errors import InvalidInput
 
 
-def render(template: str, values: dict[str, Any]) -> str:
+def render(template: str, values: Mapping[str, object]) -> str:
     """Fill a template of this folder.
 
     >>> render("citation.md.j2", {})[:12]
@@ -48,7 +48,7 @@ def _environment() -> Environment:
     return environment
 
 
-def _text(value: Any) -> Any:
+def _text(value: object) -> object:
     """A value within Markdown: what a file says is shown, and never becomes HTML, a link, a picture or a new line."""
     return markdown_text(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
@@ -62,16 +62,16 @@ def markdown_text(text: str) -> str:
     return _CONTROL.sub(" ", text).replace("<", "&lt;").replace("](", "]\\(").replace("][", "]\\[")
 
 
-def _code(value: Any) -> Markup:
+def _code(value: object) -> Markup:
     """A value within code, where nothing is HTML; it cannot end the code it stands in."""
     return Markup(_CONTROL.sub(lambda found: found[0] if found[0] == "\n" else " ", str(value)).replace("`", "'"))
 
 
-def _inline(value: Any) -> Markup:
+def _inline(value: object) -> Markup:
     """A value within code in the middle of a line."""
     return Markup(_code(value).replace("\n", " ").replace("|", "\\|"))
 
 
-def _cell(value: Any) -> str:
+def _cell(value: object) -> str:
     """A value that fits into one cell of a Markdown table."""
     return markdown_text(str(value)).replace("|", "\\|")

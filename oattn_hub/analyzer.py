@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from oattn_hub.analysis.axes import keep_contexts, read_contexts
 from oattn_hub.analysis.cache import NOT_IN_NUMBERS, OBJECTS, Request, Run
@@ -22,7 +21,9 @@ from oattn_hub.attention.reading import give_back_freed
 from oattn_hub.attention.store import KINDS, AttentionStore
 from oattn_hub.errors import InvalidInput
 from oattn_hub.geometry import Questionnaire
+from oattn_hub.inputs.types import Data
 from oattn_hub.lazy import require
+from oattn_hub.models.options import LoadOptions
 from oattn_hub.progress import Progress, automatic
 from oattn_hub.records import Provenance, Settings
 from oattn_hub.report import GroupResult, Report
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
     from oattn_hub.inputs import CalibrationInputs
-    from oattn_hub.models.load import LoadedModel
+    from oattn_hub.models.load import LoadedModel, Source
 
 PAGE_FILE = "report.html"
 _AT_ONCE = 2 << 30  # bytes of captured tensors that may be on the disk together
@@ -40,8 +41,8 @@ Measurements = Mapping[str, Sequence[BatchMeasurement]]
 
 
 def analyze(
-    spec: Any,
-    data: Any = None,
+    spec: Source | AttentionStore,
+    data: Data = None,
     batches: int = 6,
     tokens: int = 128,
     kind: str = "probs",
@@ -52,7 +53,7 @@ def analyze(
     adapter: str | None = None,
     questionnaire: Mapping[str, Any] | None = None,
     progress: Progress = automatic,
-    **loading: Any,
+    **loading: Unpack[LoadOptions],
 ) -> Report:
     """Measure which attention heads a model uses, and how sure that is: an :class:`Analyzer` made and run.
 
@@ -132,12 +133,12 @@ class Analyzer:
 
     def run(
         self,
-        source: Any,
-        data: Any = None,
+        source: Source | AttentionStore,
+        data: Data = None,
         batches: int = 6,
         tokens: int = 128,
         out: str | Path | None = None,
-        **loading: Any,
+        **loading: Unpack[LoadOptions],
     ) -> Report:
         """The report on a model, or on attention that was captured before.
 
@@ -159,9 +160,10 @@ class Analyzer:
         _check_count("tokens", tokens, least=2)
         if out is not None and Path(out).is_file():
             raise InvalidInput(f"out is {out}, which is a file; name a folder.")
-        store = _as_store(source)
-        if store is not None:
-            report = self.report(store, self.measure(store))
+        if isinstance(source, str | Path) and AttentionStore.is_store(source):
+            source = AttentionStore.open(source)
+        if isinstance(source, AttentionStore):
+            report = self.report(source, self.measure(source))
         else:
             report = self._run_model(_Call(source, data, self.settings(batches, tokens), loading))
         if out is not None:
@@ -326,7 +328,7 @@ class Analyzer:
         from oattn_hub.inputs import calibration_inputs
         from oattn_hub.models.load import load_model
 
-        known = [name for name in inspect.signature(load_model).parameters if name != "spec"]
+        known = LoadOptions.__annotations__
         if unknown := sorted(set(call.loading) - set(known)):
             raise InvalidInput(f"Unknown options {unknown}; analyze has its own and, for loading, {', '.join(known)}.")
         self.progress("load", 0, 1)
@@ -341,19 +343,10 @@ class Analyzer:
 class _Call:
     """What the user asked for."""
 
-    spec: Any
-    data: Any
+    spec: Source
+    data: Data
     settings: Settings
-    loading: Mapping[str, Any] = field(default_factory=dict)
-
-
-def _as_store(source: Any) -> AttentionStore | None:
-    """The store that was given, itself or by its folder; None if it is a model."""
-    if isinstance(source, AttentionStore):
-        return source
-    if isinstance(source, str | Path) and AttentionStore.is_store(source):
-        return AttentionStore.open(source)
-    return None
+    loading: LoadOptions = field(default_factory=lambda: LoadOptions())
 
 
 def _check_kinds(store: AttentionStore, kinds: Sequence[str]) -> None:
@@ -364,7 +357,7 @@ def _check_kinds(store: AttentionStore, kinds: Sequence[str]) -> None:
         )
 
 
-def _check_count(name: str, value: Any, least: int) -> None:
+def _check_count(name: str, value: object, least: int) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise InvalidInput(f"{name} is {value!r}; give a whole number, {least} or more.")
 
@@ -386,11 +379,11 @@ def _command_for_store(store: AttentionStore, analyzer: Analyzer) -> str:
     return shlex.join(["oattn", "analyze", str(store.folder), *_options(_chosen(analyzer))])
 
 
-def _chosen(analyzer: Analyzer) -> dict[str, Any]:
+def _chosen(analyzer: Analyzer) -> dict[str, object]:
     return {"kind": analyzer.kind, "seed": analyzer.seed, "adapter": analyzer.adapter, "theory": analyzer.theory}
 
 
-def _options(values: Mapping[str, Any]) -> list[str]:
+def _options(values: Mapping[str, object]) -> list[str]:
     words = []
     for name, value in values.items():
         if value is not None and value is not False and name != "token":

@@ -23,34 +23,50 @@ import math
 import sys
 import types
 import typing
-from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, fields, is_dataclass
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import MISSING, Field, fields, is_dataclass
 from functools import cache
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from oattn_hub.errors import FormatError
-from oattn_hub.types import Json
+from oattn_hub.types import Json, JsonObject
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 Record = TypeVar("Record")
 
 _NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
-_NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: "a text", type(None): "null"}
+_NAMES: dict[object, str] = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "a text",
+    type(None): "null",
+}
 
 
-def encode(value: Any) -> Any:
+def encode(value: object) -> Json:
     """Plain JSON values of a dataclass, or of anything that one may hold."""
     if is_dataclass(value) and not isinstance(value, type):
-        return {item.name: encode(getattr(value, item.name)) for item in fields(value)}
+        return encode_record(value)
     if isinstance(value, Mapping):
         return {str(name): encode(entry) for name, entry in value.items()}
     if isinstance(value, list | tuple):
         return [encode(entry) for entry in value]
     if isinstance(value, float) and not math.isfinite(value):
         return next(name for name, number in _NOT_FINITE.items() if repr(number) == repr(float(value)))
-    return value
+    return cast("Json", value)  # what a record of ours holds beside these is plain
 
 
-def decode(record: type[Record], value: Json, place: str = "", leave_out: tuple[str, ...] = (), **given: Any) -> Record:
+def encode_record(record: object) -> JsonObject:
+    """The JSON object of a dataclass, whose fields are in the order they are declared in."""
+    return {item.name: encode(getattr(record, item.name)) for item in _fields(record)}
+
+
+def decode(
+    record: type[Record], value: Json, place: str = "", leave_out: tuple[str, ...] = (), **given: object
+) -> Record:
     """The dataclass back from what :func:`encode` gave.
 
     Args:
@@ -63,28 +79,33 @@ def decode(record: type[Record], value: Json, place: str = "", leave_out: tuple[
     where = place or record.__name__
     if not isinstance(value, Mapping):
         raise FormatError(f"{where} is {_shown(value)}, expected an object with named fields.")
-    hints = _hints(typing.cast(Any, record), (*leave_out, *given))
+    hints = _hints(cast(Hashable, record), (*leave_out, *given))
     if unknown := sorted(str(name) for name in value if name not in hints):
         raise FormatError(f"{where} has unknown fields {unknown}; known are {sorted(hints)}.")
-    required = [item.name for item in fields(record) if item.default is MISSING and item.default_factory is MISSING]  # type: ignore[arg-type]
+    required = [item.name for item in _fields(record) if item.default is item.default_factory is MISSING]
     if missing := [name for name in required if name not in (*value, *given)]:
         raise FormatError(f"{where} lacks {', '.join(missing)}.")
     return record(**{name: _decode(hints[name], entry, f"{where}.{name}") for name, entry in value.items()}, **given)
 
 
+def _fields(record: object) -> tuple[Field[object], ...]:
+    """Of a dataclass, or of an instance of one."""
+    return fields(cast("DataclassInstance", record))
+
+
 @cache
-def _hints(record: Any, leave_out: tuple[str, ...]) -> dict[str, Any]:
+def _hints(record: Hashable, leave_out: tuple[str, ...]) -> dict[str, object]:
     """The fields' types; those left out are not looked at, they may be known to type checkers only."""
-    found: dict[str, Any] = {}
-    for item in fields(record):
+    found: dict[str, object] = {}
+    for item in _fields(record):
         if item.init and item.name not in leave_out:
-            owner = next(cls for cls in record.__mro__ if item.name in vars(cls).get("__annotations__", {}))
+            owner = next(cls for cls in cast(type, record).__mro__ if item.name in vars(cls).get("__annotations__", {}))
             one = types.SimpleNamespace(__annotations__={item.name: item.type})
             found |= typing.get_type_hints(one, vars(sys.modules[owner.__module__]))
     return found
 
 
-def _decode(hint: Any, value: Any, where: str) -> Any:
+def _decode(hint: object, value: Json, where: str) -> object:
     if hint is Any:
         return value
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
@@ -95,9 +116,11 @@ def _decode(hint: Any, value: Any, where: str) -> Any:
             raise FormatError(f"{where} is {_shown(value)}, expected one of {list(arguments)}.")
         return value
     if is_dataclass(hint):
-        return decode(typing.cast(type[Any], hint), value, where)
+        return decode(cast(type, hint), value, where)
     if origin in (tuple, list) or origin is Sequence:
         return _decode_sequence(origin, arguments, value, where)
+    if typing.is_typeddict(hint):
+        return _decode_named(hint, value, where)
     if origin in (dict, Mapping):
         if not isinstance(value, Mapping):
             raise FormatError(f"{where} is {_shown(value)}, expected an object with named entries.")
@@ -105,7 +128,18 @@ def _decode(hint: Any, value: Any, where: str) -> Any:
     return _decode_plain(hint, value, where)
 
 
-def _decode_union(choices: tuple[Any, ...], value: Any, where: str) -> Any:
+def _decode_named(hint: object, value: Json, where: str) -> dict[str, object]:
+    """A dict with known names; others stay as they are, since a later version may have more to say."""
+    if not isinstance(value, Mapping):
+        raise FormatError(f"{where} is {_shown(value)}, expected an object with named entries.")
+    known = typing.get_type_hints(cast(type, hint))
+    return {
+        str(name): _decode(known[name], entry, f"{where}.{name}") if name in known else entry
+        for name, entry in value.items()
+    }
+
+
+def _decode_union(choices: tuple[object, ...], value: Json, where: str) -> object:
     if value is None and type(None) in choices:
         return None
     errors = []
@@ -118,20 +152,20 @@ def _decode_union(choices: tuple[Any, ...], value: Any, where: str) -> Any:
     raise errors[0]
 
 
-def _decode_sequence(origin: Any, arguments: tuple[Any, ...], value: Any, where: str) -> Any:
+def _decode_sequence(origin: object, arguments: tuple[object, ...], value: Json, where: str) -> object:
     if not isinstance(value, list | tuple):
         raise FormatError(f"{where} is {_shown(value)}, expected a list.")
     if origin is tuple and not (len(arguments) == 2 and arguments[1] is Ellipsis):
         if len(value) != len(arguments):
             raise FormatError(f"{where} has {len(value)} entries, expected {len(arguments)}.")
-        hints: Sequence[Any] = arguments
+        hints: Sequence[object] = arguments
     else:
         hints = [arguments[0]] * len(value)
     found = [_decode(hint, entry, f"{where}[{index}]") for index, (hint, entry) in enumerate(zip(hints, value))]  # noqa: B905
     return found if origin is list else tuple(found)
 
 
-def _decode_plain(hint: Any, value: Any, where: str) -> Any:
+def _decode_plain(hint: object, value: Json, where: str) -> object:
     if hint is float:
         if isinstance(value, str) and value in _NOT_FINITE:
             return _NOT_FINITE[value]
@@ -145,6 +179,6 @@ def _decode_plain(hint: Any, value: Any, where: str) -> Any:
     raise FormatError(f"{where} is {_shown(value)}, expected {_NAMES.get(hint, hint)}.")
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."

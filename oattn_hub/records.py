@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from oattn_hub.codec import decode, encode
+from oattn_hub.codec import decode, encode_record
 from oattn_hub.files import is_folder
+from oattn_hub.types import Json, JsonObject
 
 #: (layer, head): the layers of a model are counted in model order, so this names a head everywhere.
 Head = tuple[int, int]
@@ -29,13 +30,12 @@ MANIFEST = "oattn_pruned.json"
 class JsonRecord:
     """A dataclass that is read and written as a JSON object; see :mod:`oattn_hub.codec`."""
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """The record as a JSON-able dict."""
-        content: dict[str, Any] = encode(self)
-        return content
+        return encode_record(self)
 
     @classmethod
-    def from_json(cls, value: Any) -> Self:
+    def from_json(cls, value: Json) -> Self:
         """The record back from :meth:`to_json`; an unknown, missing or mistyped field is a FormatError."""
         return decode(cls, value)
 

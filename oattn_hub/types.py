@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from numpy.typing import NDArray
@@ -12,3 +12,11 @@ Array = NDArray[Any]
 
 #: What a JSON file can hold.
 Json = None | bool | int | float | str | Sequence["Json"] | Mapping[str, "Json"]
+
+#: A JSON object that is written; what is read is narrowed before it is used.
+JsonObject = dict[str, Json]
+
+#: A function of torch as hooks and function modes see it, and what it is called with by place and by name: of any kind.
+Function = Callable[..., Any]
+Args = tuple[Any, ...]
+Kwargs = dict[str, Any]

@@ -10,22 +10,26 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import numpy as np
 import torch
 from scipy.stats import spearmanr
 from torch import nn
-from transformers import TrainerCallback
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_callback import CallbackHandler
 
 from oattn_hub.analyzer import Analyzer
 from oattn_hub.errors import InvalidInput
 from oattn_hub.files import read_json, write_json
 from oattn_hub.inputs import CalibrationInputs, calibration_inputs
+from oattn_hub.inputs.types import Data
 from oattn_hub.models.load import LoadedModel, load_model
+from oattn_hub.models.options import Processor
 from oattn_hub.report import GroupResult, Report
 from oattn_hub.report.training_page import write_training_page
+from oattn_hub.types import Array
 
 HISTORY_FILE = "history.json"
 PAGE_FILE = "training.html"
@@ -67,7 +71,7 @@ class HeadWatch(TrainerCallback):
 
     def __init__(
         self,
-        data: Any = None,
+        data: Data = None,
         every: int = 100,
         out: str | Path | None = None,
         *,
@@ -75,7 +79,7 @@ class HeadWatch(TrainerCallback):
         tokens: int = 64,
         kind: str = "probs",
         seed: int = 0,
-        processor: Any = None,
+        processor: Processor | None = None,
     ) -> None:
         if every < 1:
             raise InvalidInput(f"every is {every}; give a number of steps, 1 or more.")
@@ -110,7 +114,9 @@ class HeadWatch(TrainerCallback):
 
     # As a callback of Trainer -----------------------------------------------------------------------------------------
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **parts: Any
+    ) -> None:
         """The moment before the first step, unless training goes on from a checkpoint."""
         _go_first(self, inspect.currentframe())
         if self._processor is None:
@@ -118,7 +124,9 @@ class HeadWatch(TrainerCallback):
         if state.is_world_process_zero and state.global_step == 0:
             self.observe(parts["model"], 0)
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **parts: Any) -> Any:
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **parts: Any
+    ) -> TrainerControl:
         """Measure, and have the Trainer log at this step."""
         if state.is_world_process_zero:
             logged = self.step(parts["model"], state.global_step)
@@ -127,12 +135,19 @@ class HeadWatch(TrainerCallback):
                 control.should_log = True
         return control
 
-    def on_train_end(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
+    def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **parts: Any) -> None:
         """Write the page that plays the training."""
         if self._out is not None and self.moments:
             self.write_page(self._out / PAGE_FILE)
 
-    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **parts: Any) -> None:
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, float] | None = None,
+        **parts: Any,
+    ) -> None:
         """Put the numbers into what the Trainer sends to its loggers and writes to its history."""
         if logs is not None and self._unlogged:
             logs.update(self._unlogged)
@@ -188,18 +203,19 @@ def _drift(group: GroupResult, name: str, moments: list[Moment]) -> dict[str, fl
     return drift
 
 
-def _correlation(a: Any, b: Any) -> float:
+def _correlation(a: Array, b: Array) -> float:
     """Spearman's; NaN where one of the two is constant."""
     if len(a) < 2 or np.ptp(a) == 0 or np.ptp(b) == 0:
         return float("nan")
     return float(spearmanr(a, b).statistic)
 
 
-def _tree_distances(group: GroupResult) -> Any:
+def _tree_distances(group: GroupResult) -> Array:
     """For every pair of heads, the part of the tree's levels on which they lie in different folders."""
     labels = group.geometry.head_labels
     rows, columns = np.triu_indices(group.n_heads, k=1)
-    return np.mean([level[rows] != level[columns] for level in labels], axis=0)
+    distances: Array = np.mean([level[rows] != level[columns] for level in labels], axis=0)
+    return distances
 
 
 @contextmanager
@@ -215,7 +231,7 @@ def _undisturbed(model: nn.Module) -> Iterator[None]:
             module.training = training
 
 
-def _go_first(watch: HeadWatch, frame: Any) -> None:
+def _go_first(watch: HeadWatch, frame: FrameType | None) -> None:
     """Move before the loggers, which the Trainer calls in the order of its list and puts before its users' callbacks.
 
     A callback is not told who calls it, and what it adds to the logs after the loggers have run is lost; so the

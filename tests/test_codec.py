@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
 import pytest
 
@@ -21,6 +21,11 @@ class Inner:
     pair: tuple[int, int] = (0, 0)
 
 
+class Named(TypedDict, total=False):
+    share: float
+    looks: list[Inner]
+
+
 @dataclass(frozen=True)
 class Outer:
     name: str
@@ -29,6 +34,7 @@ class Outer:
     kind: Literal["cut", "masked"] = "cut"
     table: Mapping[str, list[int]] = field(default_factory=dict)
     free: Any = None
+    named: Named = field(default_factory=lambda: Named())
 
 
 WHOLE = Outer("x", Inner((1.0, math.inf, -math.inf), (2, 3)), 4, "masked", {"a": [1, 2]}, {"any": ["thing"]})
@@ -66,11 +72,19 @@ def test_nan_comes_back() -> None:
         ({"inner": {"pair": [1]}}, r"Outer.inner.pair has 1 entries, expected 2"),
         ({"table": {"a": [None]}}, r"Outer.table.a\[0\] is None, expected a whole number"),
         ({"inner": {"numbers": [10**400]}}, r"too large"),
+        ({"named": [1]}, r"Outer.named is \[1\], expected an object"),
+        ({"named": {"share": "half"}}, r"Outer.named.share is 'half', expected a number"),
+        ({"named": {"looks": [{"numbers": 1}]}}, r"Outer.named.looks\[0\].numbers is 1, expected a list"),
     ],
 )
 def test_anything_else_is_one_sentence(change: dict[str, Any], sentence: str) -> None:
     with pytest.raises(FormatError, match=sentence):
         decode(Outer, {**encode(WHOLE), **change})
+
+
+def test_names_that_a_dict_of_known_names_does_not_know_stay() -> None:
+    entry = {"share": 1, "of a later version": ["thing"]}
+    assert decode(Outer, {**encode(WHOLE), "named": entry}).named == entry
 
 
 def test_a_missing_field_is_named() -> None:

@@ -7,16 +7,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from oattn_hub.codec import decode
 from oattn_hub.files import read_sealed, write_sealed
 from oattn_hub.report.contexts import MOST_CONTEXTS, Axis, Context
+from oattn_hub.types import Array
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor, nn
+    from transformers import PreTrainedTokenizerBase
 
     from oattn_hub.models.load import LoadedModel
 
@@ -67,7 +69,7 @@ def _text(loaded: LoadedModel, name: str, ids: Tensor) -> Axis:
     return Axis(name, "text", len(numbers), tuple(_words(tokenizer, numbers)))
 
 
-def _words(tokenizer: Any, ids: list[int]) -> list[str]:
+def _words(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> list[str]:
     """Each token as a reader would write it; its number where there is no tokenizer."""
     if not hasattr(tokenizer, "convert_ids_to_tokens"):
         return [str(number) for number in ids]
@@ -94,7 +96,7 @@ def _image(loaded: LoadedModel, name: str, pixels: Tensor) -> list[Axis]:
     ]
 
 
-def _patch_size(model: Any) -> tuple[int, int] | None:
+def _patch_size(model: nn.Module) -> tuple[int, int] | None:
     """Height and width of a patch, where the model cuts its picture into patches once."""
     config = getattr(model, "config", None)
     candidates = [
@@ -109,7 +111,7 @@ def _patch_size(model: Any) -> tuple[int, int] | None:
     return None
 
 
-def _jpeg(pixels: np.ndarray[Any, Any]) -> str:
+def _jpeg(pixels: Array) -> str:
     """A small JPEG of (channel, height, width) pixels, stretched from darkest to brightest, in base64."""
     from PIL import Image
 

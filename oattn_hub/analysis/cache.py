@@ -18,11 +18,10 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import oattn_hub
 from oattn_hub.analysis.axes import read_contexts
@@ -39,10 +38,14 @@ from oattn_hub.files import (
     write_sealed,
     write_tensors,
 )
+from oattn_hub.inputs.types import Data, all_are
 from oattn_hub.models.identify import is_hub_id
+from oattn_hub.models.load import Source
+from oattn_hub.models.options import LoadOptions
 from oattn_hub.report import Report
 from oattn_hub.report.contexts import Sample, sample_arrays, samples_from
 from oattn_hub.tokens import default_token
+from oattn_hub.types import Json
 from oattn_hub.versions import versions
 
 _SOURCES = (
@@ -76,7 +79,7 @@ def code_fingerprint() -> str:
 class Run:
     """The folder of one analysis."""
 
-    def __init__(self, *address: Any) -> None:
+    def __init__(self, *address: object) -> None:
         self.address = fingerprint(*address, code_fingerprint(), versions())
         self.folder = home() / "runs" / self.address[:32]
 
@@ -147,7 +150,7 @@ class Run:
 class Request:
     """A call as it was made, before anything is loaded; remembers the run that answered it."""
 
-    def __init__(self, spec: Any, data: Any, options: Mapping[str, Any], parameters: Mapping[str, Any]) -> None:
+    def __init__(self, spec: Source, data: Data, options: LoadOptions, parameters: Mapping[str, object]) -> None:
         parts = (_model_signature(spec, options), _data_signature(data))
         self._file: Path | None = None
         if all(part is not None for part in parts):
@@ -180,7 +183,7 @@ def _load_or_none(folder: Path) -> Report | None:
         return None  # damaged or of an older version: it is only a cache, so it is made again
 
 
-def _model_signature(spec: Any, options: Mapping[str, Any]) -> Any:
+def _model_signature(spec: Source, options: LoadOptions) -> list[Json] | None:
     """What tells whether the model is the same one as last time, without loading it; None if that cannot be told."""
     if not isinstance(spec, str | Path) or any(options.get(name) is not None for name in OBJECTS):
         return None
@@ -191,17 +194,15 @@ def _model_signature(spec: Any, options: Mapping[str, Any]) -> Any:
     return None if commit is None else [str(spec), commit]
 
 
-def _data_signature(data: Any) -> Any:
+def _data_signature(data: Data) -> Json:
     if data is None:
         return "bundled"
     if isinstance(data, str | Path) and Path(data).exists():
         return [str(Path(data).resolve()), _file_signatures(Path(data))]
-    if isinstance(data, Sequence) and not isinstance(data, str) and all(isinstance(item, str) for item in data):
-        return list(data)
-    return None
+    return list(data) if all_are(data, str) else None
 
 
-def _file_signatures(path: Path) -> list[list[Any]]:
+def _file_signatures(path: Path) -> list[list[Json]]:
     """What tells a changed file: name, size, times, and some of the content.
 
     The time of modification can be set back, on purpose or with a copy; the time of the last change of the file's
@@ -211,7 +212,7 @@ def _file_signatures(path: Path) -> list[list[Any]]:
     return [[str(item.relative_to(path)), *_file_signature(item)] for item in files]
 
 
-def _file_signature(path: Path) -> list[Any]:
+def _file_signature(path: Path) -> list[Json]:
     stat = path.stat()
     with path.open("rb") as stream:
         parts = []
@@ -221,7 +222,7 @@ def _file_signature(path: Path) -> list[Any]:
     return [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino, fingerprint(*parts)]
 
 
-def _hub_commit(repo_id: str, options: Mapping[str, Any]) -> str | None:
+def _hub_commit(repo_id: str, options: LoadOptions) -> str | None:
     """The commit a Hub id stands for now: asked of the Hub, or of the local cache when offline."""
     from huggingface_hub import HfApi, constants, try_to_load_from_cache
 

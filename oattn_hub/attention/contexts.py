@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -37,7 +36,7 @@ def tokens_of_lengths(queries: Sequence[int], keys: Sequence[int], device: torch
     return RealTokens(*found) if any(not bool(mask.all()) for mask in found) else RealTokens(None, None)
 
 
-def real_tokens(group: str, shape: tuple[int, ...], masked: Tensor | None, inputs: Mapping[str, Any]) -> RealTokens:
+def real_tokens(group: str, shape: tuple[int, ...], masked: Tensor | None, inputs: Mapping[str, object]) -> RealTokens:
     """Find the padding of one attention layer.
 
     The model's own ``attention_mask`` says it best. Without one, a key that every query is masked from is padding.
@@ -55,7 +54,7 @@ def real_tokens(group: str, shape: tuple[int, ...], masked: Tensor | None, input
     return RealTokens(queries, keys)
 
 
-def _declared(inputs: Mapping[str, Any], names: tuple[str, ...], contexts: int, length: int) -> Tensor | None:
+def _declared(inputs: Mapping[str, object], names: tuple[str, ...], contexts: int, length: int) -> Tensor | None:
     for name in names:
         mask = inputs.get(name)
         # With a cache the mask covers the past too; the queries are its last entries.

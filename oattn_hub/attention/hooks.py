@@ -16,13 +16,15 @@ import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
+from oattn_hub.types import Args, Kwargs
+
 #: Torch modules with a fused fast path that they leave when they are watched.
 FAST_PATH = (nn.TransformerEncoder, nn.TransformerEncoderLayer, nn.MultiheadAttention)
 
 #: module, positional arguments, keyword arguments (empty for modules with a fast path)
-Before = Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], None]
+Before = Callable[[nn.Module, Args, dict[str, Any]], None]
 #: module, positional arguments, keyword arguments, whether forward ended well
-After = Callable[[nn.Module, tuple[Any, ...], dict[str, Any], bool], None]
+After = Callable[[nn.Module, Args, dict[str, Any], bool], None]
 
 
 _NOT_ENTERED = RuntimeError()
@@ -69,7 +71,7 @@ class ForwardHooks:
             torch.nn.modules.module._global_forward_hooks_with_kwargs.pop(handle.id, None)
         self._handles.clear()
 
-    def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _enter(self, module: nn.Module, args: Args, kwargs: Kwargs) -> None:
         began = sys.exception()
         try:
             self._before(module, args, kwargs)
@@ -78,18 +80,18 @@ class ForwardHooks:
             raise
         self._entered.append(began)
 
-    def _leave(self, module: nn.Module, args: tuple[Any, ...], *rest: Any) -> None:
+    def _leave(self, module: nn.Module, args: Args, *rest: Any) -> None:
         """The rest is keyword arguments and result; torch leaves the first out for a forward that failed."""
         began = self._entered.pop() if self._entered else _NOT_ENTERED
         if began is not _NOT_ENTERED:
             # torch calls this while it handles the exception that ended forward
             self._after(module, args, rest[0] if len(rest) == 2 else {}, sys.exception() is began)
 
-    def _enter_fast_path(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+    def _enter_fast_path(self, module: nn.Module, args: Args) -> None:
         if module in self._fast_path:
             self._enter(module, args, {})
 
-    def _leave_fast_path(self, module: nn.Module, args: tuple[Any, ...], *rest: Any) -> None:
+    def _leave_fast_path(self, module: nn.Module, args: Args, *rest: object) -> None:
         if module in self._fast_path:
             self._leave(module, args, *rest)
 

@@ -8,12 +8,13 @@ they happen, and undone from the softmax backwards.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+
+from oattn_hub.types import Args, Function, Kwargs
 
 #: An additive mask entry at or below this value means "masked"; values above it are position terms.
 MASKED_BELOW = -1e4
@@ -52,7 +53,7 @@ class Unmasked(NamedTuple):
 class _Step:
     result: Tensor  # kept alive, so that its id stays its own
     name: str
-    args: tuple[Any, ...]
+    args: Args
 
 
 class MaskTrace:
@@ -66,7 +67,7 @@ class MaskTrace:
         self._masked_below = masked_below
         self._steps: dict[int, _Step] = {}
 
-    def run(self, name: str, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def run(self, name: str, func: Function, args: Args, kwargs: Kwargs) -> Any:
         """Call ``func`` and remember what it made of what."""
         traced = args
         if name in _IN_PLACE and isinstance(args[0], Tensor):
@@ -139,13 +140,13 @@ class MaskTrace:
             return Unmasked(tensor, None)
         return _merge(tensor.shape, Unmasked(first.values + second.values, first.masked), second.masked)
 
-    def _is_fill(self, value: Any) -> bool:
+    def _is_fill(self, value: object) -> bool:
         if isinstance(value, Tensor):
             return value.numel() == 1 and float(value) <= self._masked_below
         return isinstance(value, int | float) and value <= self._masked_below
 
 
-def _adds_axes_only(index: Any) -> bool:
+def _adds_axes_only(index: object) -> bool:
     """Whether ``tensor[index]`` keeps every element, as ``tensor[None]`` and ``tensor[:, None]`` do."""
     parts = index if isinstance(index, tuple) else (index,)
     return all(part is None or part is Ellipsis or (isinstance(part, slice) and part == slice(None)) for part in parts)

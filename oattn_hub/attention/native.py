@@ -8,7 +8,6 @@ and their attention is computed from the arguments they were called with.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,9 +18,10 @@ from torch.nn import functional
 from oattn_hub.attention.calls import AttentionCall, DotProductCall, Heads
 from oattn_hub.attention.masks import MaskTrace
 from oattn_hub.errors import CaptureError
+from oattn_hub.types import Args, Function, Kwargs
 
 
-def arguments(forward: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+def arguments(forward: Function, args: Args, kwargs: Kwargs) -> dict[str, Any]:
     """The arguments of a call of ``forward`` by name, defaults included."""
     try:
         bound = inspect.signature(forward).bind(*args, **kwargs)
@@ -32,7 +32,7 @@ def arguments(forward: Callable[..., Any], args: tuple[Any, ...], kwargs: Mappin
     return {**named, **named.pop("kwargs", {})}
 
 
-def call_of_module(module: nn.MultiheadAttention, given: Mapping[str, Any]) -> AttentionCall:
+def call_of_module(module: nn.MultiheadAttention, given: Kwargs) -> AttentionCall:
     """The attention of one call of ``nn.MultiheadAttention``."""
     query, key = given["query"], given["key"]
     if query.ndim == 2:
@@ -42,7 +42,7 @@ def call_of_module(module: nn.MultiheadAttention, given: Mapping[str, Any]) -> A
     return _call(module, query, key, given["attn_mask"], given["key_padding_mask"])
 
 
-def call_of_function(given: Mapping[str, Any]) -> AttentionCall:
+def call_of_function(given: Kwargs) -> AttentionCall:
     """The attention of one call of ``functional.multi_head_attention_forward``, which takes a module's weights."""
     names = ("num_heads", "in_proj_weight", "in_proj_bias", "bias_k", "add_zero_attn", "q_proj_weight", "k_proj_weight")
     weights: Any = SimpleNamespace(
@@ -54,7 +54,7 @@ def call_of_function(given: Mapping[str, Any]) -> AttentionCall:
     return call_of_module(weights, given)
 
 
-def call_of_layer(layer: nn.TransformerEncoderLayer, given: Mapping[str, Any]) -> AttentionCall:
+def call_of_layer(layer: nn.TransformerEncoderLayer, given: Kwargs) -> AttentionCall:
     """The attention of one encoder layer that took the fast path, where its attention module never runs."""
     source, padding = given["src"], given["src_key_padding_mask"]
     if source.is_nested:  # how nn.TransformerEncoder hands padded text to its fast path

@@ -26,6 +26,7 @@ from oattn_hub.attention.writer import StoreWriter
 from oattn_hub.errors import CaptureError, InvalidInput
 from oattn_hub.models.identify import batch_fingerprint
 from oattn_hub.records import ModelInfo
+from oattn_hub.types import Args, Kwargs
 from oattn_hub.versions import versions
 
 if TYPE_CHECKING:
@@ -135,7 +136,7 @@ class Recorder:
         self._calls_of: dict[str, int] = {}  # site name -> attention calls seen
         self._idle: set[str] = set()  # sites that were called and computed nothing
         self._unrecognised: dict[str, str] = {}
-        self._inputs: Mapping[str, Any] = {}
+        self._inputs: Mapping[str, object] = {}
         self._loose: tuple[FrameType, SitePass] | None = None  # the pass of a module that has no hooks yet
         self._uncompiled = Uncompiled(self._model)
         self._attach()
@@ -161,7 +162,7 @@ class Recorder:
 
     # Around modules ---------------------------------------------------------------------------------------------------
 
-    def _before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _before(self, module: nn.Module, args: Args, kwargs: Kwargs) -> None:
         if self._batch is not None and self._outermost is not None and not is_running(self._outermost):
             self._abandon()  # Ctrl-C ended the last call
         if module in self._holders:
@@ -175,7 +176,7 @@ class Recorder:
             self._end_loose_pass()
             self._tap.enter(self._next_turn(module), _rows(args, kwargs))
 
-    def _after(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], well: bool) -> None:
+    def _after(self, module: nn.Module, args: Args, kwargs: Kwargs, well: bool) -> None:
         if self._batch is None:
             return
         if isinstance(module, FAST_PATH):
@@ -203,7 +204,7 @@ class Recorder:
 
     # One forward call, one batch --------------------------------------------------------------------------------------
 
-    def _begin(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _begin(self, module: nn.Module, args: Args, kwargs: Kwargs) -> None:
         self._depth += 1
         if self._batch is not None:
             return
@@ -213,7 +214,7 @@ class Recorder:
         self._batch = self._batches.begin_batch()
         self._tap.open()
 
-    def _finish(self, inputs: Mapping[str, Any]) -> None:
+    def _finish(self, inputs: Mapping[str, object]) -> None:
         """Written whole or not at all."""
         batch = self._batch
         assert batch is not None
@@ -307,7 +308,7 @@ class Recorder:
         self._calls_of = {places[name][1]: calls for name, calls in self._calls_of.items()}
         batch.renumber(places)
 
-    def _read_fast_path(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _read_fast_path(self, module: nn.Module, args: Args, kwargs: Kwargs) -> None:
         """Attention of torch's own modules, from the arguments they were called with."""
         given = native.arguments(module.forward, args, kwargs)
         if isinstance(module, nn.MultiheadAttention) and module in self._by_module:
@@ -473,7 +474,7 @@ def _refuse_scripted(model: nn.Module) -> None:
             )
 
 
-def _rows(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[int, ...]:
+def _rows(args: Args, kwargs: Kwargs) -> tuple[int, ...]:
     """How many tokens a module is given, of each kind (text and image), with the features last or second."""
     given = [value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor)]
     hidden = [value for value in given if value.is_floating_point() and value.ndim > 1 and value.numel()]

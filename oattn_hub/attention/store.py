@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from oattn_hub.codec import decode, encode
+from oattn_hub.codec import decode, encode_record
 from oattn_hub.errors import FormatError, InvalidInput, LoadError
 from oattn_hub.files import fingerprint, read_header, read_json, unsealed, write_sealed
 from oattn_hub.records import JsonRecord, ModelInfo
@@ -276,8 +276,7 @@ def _whole_index(index: dict[str, Any], path: Path) -> dict[str, Any]:
         names = [file.name for file in group.files.values()]
         if min(counts) < 1 or not group.layers or set(group.files) != kinds or not all(map(_FILE.fullmatch, names)):
             raise FormatError(f"{path} is damaged: an entry has no heads, or files of others. Capture again.")
-    whole: dict[str, Any] = encode(found)
-    return whole
+    return encode_record(found)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ its output is bit-identical.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -20,6 +20,7 @@ from oattn_hub.attention import native
 from oattn_hub.attention.calls import AttentionCall, DotProductCall, Heads, SoftmaxCall, UnexpectedShape
 from oattn_hub.attention.masks import MASKED_BELOW, TRACED, MaskTrace
 from oattn_hub.attention.written import STEPS, WrittenSoftmax, dimension
+from oattn_hub.types import Args, Function, Kwargs
 
 if TYPE_CHECKING:
     from oattn_hub.adapters import AttentionSite
@@ -128,7 +129,7 @@ class Tap(TorchFunctionMode):
         return ended
 
     def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        self, func: Function, types: Collection[type], args: Args = (), kwargs: Kwargs | None = None
     ) -> Any:
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
@@ -156,7 +157,7 @@ class Tap(TorchFunctionMode):
             self._follow(args, result, mixing=name in _LAYERS)
         return result
 
-    def _function_of_torch(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _function_of_torch(self, args: Args, kwargs: Kwargs) -> None:
         """``functional.multi_head_attention_forward`` without the module around it, as CLIP's pooling calls it."""
         given = native.arguments(torch.nn.functional.multi_head_attention_forward, args, kwargs)
         query, key, n_heads = given["query"], given["key"], given["num_heads"]
@@ -182,7 +183,7 @@ class Tap(TorchFunctionMode):
             return self._passes[-1]
         return self._unclaimed(sys._getframe(2), shape, n_kv_heads)
 
-    def _fused(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _fused(self, args: Args, kwargs: Kwargs) -> None:
         given = dict(zip(("query", "key", "value", "attn_mask", "dropout_p", "is_causal"), args, strict=False))
         query, key = ({**given, **kwargs}[name] for name in ("query", "key"))
         owner = self._pass_for((*query.shape[:-1], key.shape[-2]), key.shape[-3] if key.ndim > 3 else 0)
@@ -198,7 +199,7 @@ class Tap(TorchFunctionMode):
                 owner.unrecognised.append(str(error))
         self._trace.clear()
 
-    def _softmax(self, result: torch.Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _softmax(self, result: torch.Tensor, args: Args, kwargs: Kwargs) -> None:
         dim = dimension(args, kwargs)
         if result.ndim < 3 or (dim % result.ndim != result.ndim - 1 and result.shape[-1] == 1):
             return  # not between tokens: classes, or the kernel of a convolution (ConvBERT)
@@ -218,7 +219,7 @@ class Tap(TorchFunctionMode):
         self._trace.clear()
         self._weights[id(result)] = _Weights(result, call, problem, owner)
 
-    def _follow(self, args: tuple[Any, ...], result: Any, mixing: bool = False) -> None:
+    def _follow(self, args: Args, result: object, mixing: bool = False) -> None:
         operands = [*args, *(args[0] if args and isinstance(args[0], list | tuple) else ())]
         found = [self._weights[id(arg)] for arg in operands if id(arg) in self._weights]
         if not found or not isinstance(result, torch.Tensor) or result.ndim < 2:
@@ -233,7 +234,7 @@ class Tap(TorchFunctionMode):
             times=found[0].times or (result.ndim > 4 and any(other.ndim == result.ndim for other in others)),
         )
 
-    def _confirm(self, args: tuple[Any, ...], result: torch.Tensor) -> None:
+    def _confirm(self, args: Args, result: torch.Tensor) -> None:
         """Weights that are multiplied with values are attention; a product with a parameter is a layer."""
         operands = [*args, *(args[1] if len(args) > 1 and isinstance(args[1], list | tuple) else ())]
         found = next((self._weights[id(arg)] for arg in operands if id(arg) in self._weights), None)
@@ -249,7 +250,7 @@ class Tap(TorchFunctionMode):
             sinks = 0 < found.call.shape[3] - keys <= 2
             self._is_attention(found, found.call.first_keys(keys) if sinks else self._as_mixed(found))
 
-    def _confirm_sum(self, args: tuple[Any, ...]) -> None:
+    def _confirm_sum(self, args: Args) -> None:
         """A product that is written as entry by entry, then summed."""
         found = self._weights.get(id(args[0])) if args else None
         if found is not None and found.times and found.call is not None:

@@ -33,6 +33,7 @@ class StoreWriter:
 
     def __init__(self, folder: Path, info: StoreInfo, resume: bool) -> None:
         self.folder = folder
+        self._index: dict[str, Any]
         with ExitStack() as held:
             held.enter_context(folder_lock(folder, wait=0))
             if (folder / INDEX_NAME).exists():

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import Any
 
 import torch
+
+from oattn_hub.types import Args, Kwargs
 
 _POWERS = {"exp", "exp_"}
 _DIVISIONS = {"div", "div_", "__truediv__", "__itruediv__", "true_divide"}
@@ -25,9 +26,7 @@ class WrittenSoftmax:
         self._powers.clear()
         self._logs.clear()
 
-    def ended_by(
-        self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
-    ) -> tuple[torch.Tensor, int] | None:
+    def ended_by(self, name: str, args: Args, kwargs: Kwargs, result: object) -> tuple[torch.Tensor, int] | None:
         """The logits and the axis of a softmax whose result is ``result``; None if this step does not end one."""
         if not isinstance(result, torch.Tensor) or result.ndim < 3 or not args:
             return None
@@ -42,7 +41,7 @@ class WrittenSoftmax:
             return self._normalised(args, result)
         return None
 
-    def _normalised(self, args: tuple[Any, ...], result: torch.Tensor) -> tuple[torch.Tensor, int] | None:
+    def _normalised(self, args: Args, result: torch.Tensor) -> tuple[torch.Tensor, int] | None:
         exponent = next((exponent for power, exponent in self._powers if power is args[0]), None)
         divisor = args[1] if len(args) > 1 else None
         if exponent is None or not isinstance(divisor, torch.Tensor) or divisor.ndim != result.ndim:
@@ -55,7 +54,6 @@ class WrittenSoftmax:
             return result.log() if changed else exponent, axes[0]
 
 
-def dimension(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+def dimension(args: Args, kwargs: Kwargs) -> int:
     """The axis that a softmax was asked for."""
-    found: int = kwargs.get("dim", args[1] if len(args) > 1 else -1)
-    return found
+    return int(kwargs["dim"] if "dim" in kwargs else args[1] if len(args) > 1 else -1)

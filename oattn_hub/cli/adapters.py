@@ -7,6 +7,7 @@ import argparse
 from oattn_hub.cli import checks
 from oattn_hub.cli.loading import add_loading_arguments, loading_options
 from oattn_hub.cli.terminal import add_json_flag, print_json
+from oattn_hub.codec import encode
 from oattn_hub.errors import InvalidInput
 
 HELP = "list the model families that are known"
@@ -74,7 +75,7 @@ def _explain(args: argparse.Namespace) -> int:
     adapter = adapt(loaded.model)
     records = explain(adapter)
     if args.json:
-        print_json({"adapter": adapter.name, "left_out": adapter.left_out, "layers": records})
+        print_json({"adapter": adapter.name, "left_out": adapter.left_out, "layers": encode(records)})
         return 0
     print(f"adapter {adapter.name}, {len(records)} attention layers")
     for record in records:

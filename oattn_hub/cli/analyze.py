@@ -11,6 +11,7 @@ from oattn_hub.cli import checks
 from oattn_hub.cli.loading import add_loading_arguments, loading_options
 from oattn_hub.cli.terminal import add_json_flag, console, next_commands, print_json, progress_bar
 from oattn_hub.lazy import ANALYSIS, require
+from oattn_hub.types import JsonObject
 
 if TYPE_CHECKING:
     from oattn_hub.report import Report
@@ -89,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def summary(report: Report, out: Path) -> dict[str, Any]:
+def summary(report: Report, out: Path) -> JsonObject:
     """What scripts need: the findings, the agreement, every head's numbers, and where the files are."""
     from dataclasses import asdict
 

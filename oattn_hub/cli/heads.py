@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from oattn_hub.cli import checks
 from oattn_hub.cli.terminal import add_json_flag, console, print_json, printable
@@ -66,7 +66,7 @@ def _print(report: Report) -> None:
     console().print(table)
 
 
-def _cell(value: Any) -> str:
+def _cell(value: object) -> str:
     if value is None:
         return ""
     return f"{value:.4g}" if isinstance(value, float) else str(value)

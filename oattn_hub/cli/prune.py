@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from oattn_hub.cli import checks
 from oattn_hub.cli.loading import add_permission_arguments, loading_options
@@ -13,6 +13,7 @@ from oattn_hub.cli.terminal import add_json_flag, console, next_commands, print_
 from oattn_hub.errors import InvalidInput
 from oattn_hub.files import parse_size
 from oattn_hub.progress import Progress
+from oattn_hub.types import JsonObject
 
 if TYPE_CHECKING:
     from oattn_hub.pruning import PruningPlan
@@ -198,7 +199,7 @@ def _effort(plan: PruningPlan) -> list[str]:
     ]
 
 
-def _cut(args: argparse.Namespace, plan: PruningPlan) -> dict[str, Any]:
+def _cut(args: argparse.Namespace, plan: PruningPlan) -> JsonObject:
     from oattn_hub.report import Report
 
     evaluation = None if args.report.is_file() else Report.load(args.report).evaluation
@@ -208,8 +209,7 @@ def _cut(args: argparse.Namespace, plan: PruningPlan) -> dict[str, Any]:
     )
     if not args.json:
         console().print(str(pruned.result), markup=False)
-    result: dict[str, Any] = pruned.result.to_json()
-    return result
+    return pruned.result.to_json()
 
 
 def parse_budget(text: str) -> float:

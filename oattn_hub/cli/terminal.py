@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from oattn_hub.cli.typed import typed_name
 from oattn_hub.progress import Progress
+from oattn_hub.types import Json
 
 # Control characters but line feed and tab, and those that turn the direction of what follows.
 _STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
@@ -67,7 +68,7 @@ def printable(text: str) -> str:
     return _STEERING.sub("", text)
 
 
-def print_json(value: Any) -> None:
+def print_json(value: Json) -> None:
     """Print one JSON document to stdout."""
     escaped = (sys.stdout.encoding or "utf-8").lower().replace("-", "") != "utf8"  # no letter may turn into another
     print(printable(json.dumps(value, indent=1, ensure_ascii=escaped, allow_nan=False)))

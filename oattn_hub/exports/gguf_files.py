@@ -4,21 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from oattn_hub.errors import InvalidInput, MissingDependency
 from oattn_hub.exports.gguf_words import copy_words, write_words
 from oattn_hub.files import atomic_path
-from oattn_hub.models.load import LoadedModel, load_model
+from oattn_hub.models.describe import pretrained
+from oattn_hub.models.load import LoadedModel, Source, load_model
 from oattn_hub.records import PRUNING_KEY
+
+if TYPE_CHECKING:
+    from gguf import GGUFWriter
 
 _FAMILIES = ("llama", "mistral")
 _FORMATS = {"float16": torch.float16, "float32": torch.float32}
 
 
-def export_gguf(model: Any, file: str | Path, *, like: str | Path | None = None, dtype: str = "float16") -> Path:
+def export_gguf(model: Source, file: str | Path, *, like: str | Path | None = None, dtype: str = "float16") -> Path:
     """Write a Llama-like model, pruned or not, as one GGUF file, and return its path.
 
     Every group of queries of a layer must have the same size, as ``oattn prune --shape even`` leaves them; layers may
@@ -38,7 +43,7 @@ def export_gguf(model: Any, file: str | Path, *, like: str | Path | None = None,
         raise InvalidInput(f"dtype is {dtype!r}; choose one of {', '.join(_FORMATS)}.")
     loaded = load_model(model)
     counts = _head_counts(loaded)
-    source: Any = loaded.model
+    source = pretrained(loaded.model)
     with atomic_path(Path(file)) as draft:
         writer = gguf.GGUFWriter(draft, "llama" if len(set(counts)) == 1 else "deci")
         _write_settings(writer, loaded, counts)
@@ -57,7 +62,7 @@ def export_gguf(model: Any, file: str | Path, *, like: str | Path | None = None,
 
 def _head_counts(loaded: LoadedModel) -> list[tuple[int, int]]:
     """Query and key/value heads of every layer; refuse what llama.cpp's graphs cannot express."""
-    model: Any = loaded.model
+    model: Any = loaded.model  # a Llama, if it is one: its layers are read by name
     config: Any = getattr(model, "config", None)
     kind = getattr(config, "model_type", None)
     if kind not in _FAMILIES or not hasattr(model, "lm_head"):
@@ -82,7 +87,7 @@ def _head_counts(loaded: LoadedModel) -> list[tuple[int, int]]:
     return [(a.q_proj.weight.shape[0] // width, a.k_proj.weight.shape[0] // width) for a in layers]
 
 
-def _write_settings(writer: Any, loaded: LoadedModel, counts: list[tuple[int, int]]) -> None:
+def _write_settings(writer: GGUFWriter, loaded: LoadedModel, counts: list[tuple[int, int]]) -> None:
     model: Any = loaded.model
     config, width = model.config, model.model.layers[0].self_attn.head_dim
     heads, kv_heads = ([count[part] for count in counts] for part in (0, 1))
@@ -102,7 +107,9 @@ def _write_settings(writer: Any, loaded: LoadedModel, counts: list[tuple[int, in
     writer.add_vocab_size(config.vocab_size)
 
 
-def _tensors(gguf: Any, arch: str, model: Any, counts: list[tuple[int, int]]) -> Iterator[tuple[str, torch.Tensor]]:
+def _tensors(
+    gguf: ModuleType, arch: str, model: Any, counts: list[tuple[int, int]]
+) -> Iterator[tuple[str, torch.Tensor]]:
     kind = next(number for number, name in gguf.MODEL_ARCH_NAMES.items() if name == arch)
     names = gguf.get_tensor_name_map(kind, len(counts))
     tied = model.lm_head.weight is model.model.embed_tokens.weight

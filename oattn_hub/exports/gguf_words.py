@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from oattn_hub.errors import InvalidInput, LoadError
+from oattn_hub.models.describe import config_of
 from oattn_hub.models.load import LoadedModel
+
+if TYPE_CHECKING:
+    from gguf import GGUFWriter
+    from transformers import PreTrainedTokenizerBase
 
 # How a text is split before the merges -> what llama.cpp calls it. Others need a file to copy from.
 _SPLITS = {("ByteLevel",): "gpt-2", ("Digits", "ByteLevel"): "smollm"}
 _NORMAL, _CONTROL, _USER, _UNUSED = 1, 3, 4, 5  # llama.cpp's types of tokens
 
 
-def copy_words(writer: Any, file: Path, n_tokens: int) -> None:
+def copy_words(writer: GGUFWriter, file: Path, n_tokens: int) -> None:
     """Take over everything that another GGUF file says about its tokenizer."""
     import gguf
 
@@ -29,7 +34,7 @@ def copy_words(writer: Any, file: Path, n_tokens: int) -> None:
         writer.add_key_value(name, field.contents(), *field.types[:2])
 
 
-def write_words(writer: Any, loaded: LoadedModel) -> None:
+def write_words(writer: GGUFWriter, loaded: LoadedModel) -> None:
     """Write the tokenizer of the checkpoint."""
     tokenizer = loaded.processor
     spec = json.loads(tokenizer.backend_tokenizer.to_str()) if hasattr(tokenizer, "backend_tokenizer") else {}
@@ -39,8 +44,7 @@ def write_words(writer: Any, loaded: LoadedModel) -> None:
             f"The tokenizer of {loaded.model_id} is not one that can be written to GGUF here (byte-level BPE, split "
             f"like {' or '.join(_SPLITS.values())}). Name a GGUF file of the base model to copy it from (--like)."
         )
-    model: Any = loaded.model
-    tokens, kinds = _tokens(tokenizer, spec, model.config.vocab_size)
+    tokens, kinds = _tokens(tokenizer, spec, config_of(loaded.model).vocab_size)
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre(split)
     writer.add_token_list(tokens)
@@ -61,7 +65,7 @@ def _split(pre: dict[str, Any]) -> tuple[str, ...]:
     return tuple(str(part.get("type")) for part in parts) if plain else ()
 
 
-def _tokens(tokenizer: Any, spec: dict[str, Any], n_tokens: int) -> tuple[list[str], list[int]]:
+def _tokens(tokenizer: PreTrainedTokenizerBase, spec: dict[str, Any], n_tokens: int) -> tuple[list[str], list[int]]:
     known = {number: token for token, number in tokenizer.get_vocab().items()}
     added = {entry["id"]: _CONTROL if entry["special"] else _USER for entry in spec["added_tokens"]}
     tokens = [known.get(number, f"[PAD{number}]") for number in range(n_tokens)]

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
 
 from oattn_hub.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from torch.onnx import ONNXProgram
+    from transformers import PreTrainedModel
 
 _MOVES = torch.export.Dim.DYNAMIC
 _TRACED_BATCH, _TRACED_PAST, _TRACED_TOKENS = 2, 5, 3  # different, so that the exporter takes no two axes for one
@@ -18,9 +22,9 @@ _TRACED_BATCH, _TRACED_PAST, _TRACED_TOKENS = 2, 5, 3  # different, so that the 
 class Graph(nn.Module):
     """A model as ``graph(tensors) -> tensors``."""
 
-    model: Any
+    model: PreTrainedModel
     example: list[torch.Tensor]
-    shapes: list[dict[int, Any]]
+    shapes: list[dict[int, object]]
     input_names: list[str]
     output_names: list[str]
 
@@ -28,18 +32,18 @@ class Graph(nn.Module):
         """Inputs of another shape than ``example``."""
         raise NotImplementedError
 
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, int]:
         """What the config must say for tools that make inputs from it."""
         return {}
 
-    def mend(self, program: Any) -> None:
+    def mend(self, program: ONNXProgram) -> None:
         """Change what the exporter wrote, where tools need it otherwise."""
 
 
 class PlainGraph(Graph):
     """A model without a cache: what it reads in, every tensor that it returns out."""
 
-    def __init__(self, model: Any, batch: Mapping[str, torch.Tensor]) -> None:
+    def __init__(self, model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> None:
         super().__init__()
         batch = {**batch, **_sent_by_tokenizers(model, batch)}
         self.model, self.input_names = model, list(batch)
@@ -62,7 +66,7 @@ class PlainGraph(Graph):
         ]
 
 
-def _sent_by_tokenizers(model: Any, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def _sent_by_tokenizers(model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """What comes beside the tokens of a text, as far as the model takes it; the last token is masked."""
     taken, ids = inspect.signature(model.forward).parameters, batch.get("input_ids")
     if ids is None:
@@ -80,7 +84,7 @@ class CachedGraph(Graph):
     fewer get theirs filled up with zeros outside of the model.
     """
 
-    def __init__(self, model: Any, batch: Mapping[str, torch.Tensor]) -> None:
+    def __init__(self, model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> None:
         super().__init__()
         self.model = model
         self.kept = _cache_shapes(model, batch["input_ids"])
@@ -105,7 +109,7 @@ class CachedGraph(Graph):
             cache.update(past[2 * layer][:, :heads], past[2 * layer + 1][:, :heads], layer)
         own = dict(zip(self.own, tensors, strict=False))
         found = self.model(**own, past_key_values=cache, use_cache=True)
-        kept: Any = found.past_key_values.layers
+        kept = found.past_key_values.layers
         full = (self._filled(part) for layer in kept for part in (layer.keys, layer.values))
         return (found.logits, *full)
 
@@ -113,18 +117,15 @@ class CachedGraph(Graph):
         """A first call: nothing is kept yet."""
         return self._tensors(1, 0, 7)
 
-    def mend(self, program: Any) -> None:
+    def mend(self, program: ONNXProgram) -> None:
         """Read the size of the batch off the tokens: the empty cache that transformers.js starts with has none."""
         graph = program.model.graph
         for node in graph:
-            if (
-                node.op_type == "Shape"
-                and node.inputs[0].name.startswith("past_")
-                and not node.attributes["start"].value
-            ):
+            asked = node.inputs[0].name if node.op_type == "Shape" and node.inputs[0] is not None else None
+            if asked is not None and asked.startswith("past_") and not node.attributes["start"].value:
                 node.replace_input_with(0, graph.inputs[0])
 
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, int]:
         """The cache's shape, where a config can say it."""
         named = {"num_key_value_heads": self.heads} if hasattr(self.model.config, "num_key_value_heads") else {}
         return {**named, "head_dim": self.kept[0][1]} if named else {}
@@ -146,7 +147,7 @@ class CachedGraph(Graph):
         ]
 
 
-def _cache_shapes(model: Any, ids: torch.Tensor) -> list[tuple[int, int]]:
+def _cache_shapes(model: PreTrainedModel, ids: torch.Tensor) -> list[tuple[int, int]]:
     """Key/value heads and their width, of every layer, as the model itself keeps them."""
     with torch.no_grad():
         cache = model(input_ids=ids, use_cache=True).past_key_values

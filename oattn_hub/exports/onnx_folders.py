@@ -9,7 +9,9 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -18,7 +20,8 @@ from oattn_hub.errors import InvalidInput, MissingDependency, SurgeryError
 from oattn_hub.exports.graphs import CachedGraph, Graph, PlainGraph
 from oattn_hub.files import atomic_path, write_json
 from oattn_hub.inputs import calibration_inputs
-from oattn_hub.models.load import LoadedModel, load_model
+from oattn_hub.models.describe import pretrained
+from oattn_hub.models.load import LoadedModel, Source, load_model
 from oattn_hub.pruning.belongings import copy_belongings
 from oattn_hub.records import PRUNING_KEY
 
@@ -26,7 +29,7 @@ MODEL = "onnx/model.onnx"
 _TOLERANCE = 1e-3  # of the output's size; onnxruntime fuses operations and rounds otherwise
 
 
-def export_onnx(model: Any, folder: str | Path, inputs: Mapping[str, torch.Tensor] | None = None) -> Path:
+def export_onnx(model: Source, folder: str | Path, inputs: Mapping[str, torch.Tensor] | None = None) -> Path:
     """Write a model as an ONNX folder, run it in onnxruntime on another shape, and return the folder.
 
     Args:
@@ -50,13 +53,13 @@ def export_onnx(model: Any, folder: str | Path, inputs: Mapping[str, torch.Tenso
     return where
 
 
-def _onnxruntime() -> Any:
+def _onnxruntime() -> ModuleType:
     try:
-        import onnxruntime
         import onnxscript  # noqa: F401 - torch's exporter needs it
+
+        return import_module("onnxruntime")
     except ImportError as error:
         raise MissingDependency("Exporting to ONNX needs its packages: pip install 'oattn_hub[onnx]'.") from error
-    return onnxruntime
 
 
 def _check_served(loaded: LoadedModel) -> None:
@@ -75,7 +78,7 @@ def _check_served(loaded: LoadedModel) -> None:
 
 def _graph(loaded: LoadedModel, inputs: Mapping[str, torch.Tensor] | None) -> Graph:
     batch = dict(inputs) if inputs is not None else dict(calibration_inputs(loaded, None, batches=1, tokens=16)[0])
-    model = copy.deepcopy(loaded.model).float()
+    model = pretrained(copy.deepcopy(loaded.model).float())
     writes = "input_ids" in batch and getattr(model, "can_generate", bool)() and "CausalLM" in type(model).__name__
     return CachedGraph(model, batch) if writes else PlainGraph(model, batch)
 

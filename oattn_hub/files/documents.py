@@ -60,7 +60,7 @@ def parse_json(content: bytes, path: Path) -> Any:
     return value
 
 
-def check_depth(value: Any, limit: int = MAX_DEPTH) -> None:
+def check_depth(value: object, limit: int = MAX_DEPTH) -> None:
     """Refuse a value that is nested deeper than any of our files."""
     level, depth = [value], 0
     while level:
@@ -83,18 +83,18 @@ def blamed_on(path: Path) -> Iterator[None]:
         raise FormatError(f"{path}: {reason or type(error).__name__}. Copy or make it again.") from error
 
 
-def write_json(path: Path, value: Any) -> None:
+def write_json(path: Path, value: object) -> None:
     """Write ``value`` as readable JSON; NaN is refused, because JSON has none."""
     write_text(path, json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
 
 
-def sealed(value: Mapping[str, Any]) -> dict[str, Any]:
+def sealed(value: Mapping[str, object]) -> dict[str, Any]:
     """The object with the SHA-256 of its content, so that any change to it is noticed."""
     plain = json.loads(json.dumps({key: item for key, item in value.items() if key != SEAL}, allow_nan=False))
     return {**plain, SEAL: fingerprint(plain)}
 
 
-def write_sealed(path: Path, value: Mapping[str, Any]) -> None:
+def write_sealed(path: Path, value: Mapping[str, object]) -> None:
     """Write a JSON object with the SHA-256 of its content."""
     write_json(path, sealed(value))
 
@@ -104,7 +104,7 @@ def read_sealed(path: Path, limit: int = MAX_JSON) -> dict[str, Any]:
     return unsealed(read_json(path, limit), path)
 
 
-def unsealed(value: Any, path: Path) -> dict[str, Any]:
+def unsealed(value: object, path: Path) -> dict[str, Any]:
     """The object without its seal, if the seal fits; an object that has none, and any other value, is refused."""
     if not isinstance(value, dict):
         raise FormatError(f"{path} holds a {type(value).__name__}, not an object. The file is damaged; make it again.")

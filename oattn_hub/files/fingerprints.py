@@ -6,7 +6,6 @@ import hashlib
 import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -26,7 +25,7 @@ def sha256_file(path: Path) -> str:
     return digest.hexdigest()
 
 
-def fingerprint(*parts: Any) -> str:
+def fingerprint(*parts: object) -> str:
     """The SHA-256 of JSON-able values, bytes and arrays; equal inputs give equal fingerprints on any machine.
 
     >>> fingerprint("a", 1) == fingerprint("a", 1) != fingerprint("a", 2)
@@ -35,7 +34,7 @@ def fingerprint(*parts: Any) -> str:
     return joint_fingerprint(parts)
 
 
-def joint_fingerprint(parts: Iterable[Any]) -> str:
+def joint_fingerprint(parts: Iterable[object]) -> str:
     """:func:`fingerprint` of parts that need not all be in memory at once."""
     digest = hashlib.sha256()
     for part in parts:

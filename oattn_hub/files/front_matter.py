@@ -46,7 +46,7 @@ def _read_front_matter(readme: str) -> dict[str, Any]:
     return data
 
 
-def _load_yaml(text: str) -> Any:
+def _load_yaml(text: str) -> object:
     """The value of a YAML text that is neither long nor, its aliases written out, large."""
     if len(text) > _MAX_LETTERS:
         raise ValueError(f"the front matter has {len(text):,} letters, more than the {_MAX_LETTERS:,} it may have")
@@ -96,8 +96,8 @@ def _check_model_index(index: Any) -> None:
         raise ValueError(f'"model-index" is not in the form of evaluation results: {error!r}') from error
 
 
-def listed(value: Any) -> list[str]:
+def listed(value: object) -> list[str]:
     """The entries of a field that may be one text, a list of texts, or absent."""
     if value is None:
         return []
-    return [value] if isinstance(value, str) else list(value)
+    return [str(entry) for entry in value] if isinstance(value, list | tuple) else [str(value)]

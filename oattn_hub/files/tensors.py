@@ -60,7 +60,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Array], metadata: Mapping[st
     bytes, and the data starts where vector instructions like it.
     """
     arrays = {name: np.asarray(array, array.dtype.newbyteorder("<"), order="C") for name, array in tensors.items()}
-    header: dict[str, Any] = {"__metadata__": {**(metadata or {}), SEAL: _seal(arrays)}}
+    header: dict[str, object] = {"__metadata__": {**(metadata or {}), SEAL: _seal(arrays)}}
     place = 0
     for name, array in arrays.items():
         header[name] = {
@@ -120,7 +120,7 @@ def parse_header(content: bytes, size: int, path: Path) -> TensorHeader:
     return TensorHeader(entries, metadata, 8 + length)
 
 
-def _entry(value: Any) -> TensorEntry:
+def _entry(value: Mapping[str, Any]) -> TensorEntry:
     if set(value) != {"dtype", "shape", "data_offsets"}:
         raise ValueError(f"an entry has the fields {sorted(value)}")
     shape, (start, end) = value["shape"], value["data_offsets"]
@@ -131,7 +131,7 @@ def _entry(value: Any) -> TensorEntry:
     return TensorEntry(value["dtype"], tuple(shape), start, end)
 
 
-def _is_count(value: Any) -> bool:
+def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**48
 
 

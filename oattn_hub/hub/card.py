@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from oattn_hub.cards import render
 from oattn_hub.errors import InvalidInput
@@ -61,7 +61,7 @@ def report_readme(
 
 def _report_values(
     report: Report, figures: list[str], repo_id: str | None, base_model: str | None = None
-) -> dict[str, Any]:
+) -> dict[str, object]:
     found = answer(report)
     return {
         "model_name": base_model or report.model.id,
@@ -92,7 +92,7 @@ def _map(found: Answer, figures: list[str]) -> dict[str, str]:
     return {"caption": f"{what}, layers down and heads across{marks}", "path": f"figures/{name}.png"}
 
 
-def _prices(report: Report, found: Answer) -> dict[str, Any] | None:
+def _prices(report: Report, found: Answer) -> dict[str, object] | None:
     if not found.further or report.evaluation is None:
         return None
     return {
@@ -103,7 +103,7 @@ def _prices(report: Report, found: Answer) -> dict[str, Any] | None:
     }
 
 
-def _group_values(report: Report, found: Answer, group: str, figures: list[str]) -> dict[str, Any]:
+def _group_values(report: Report, found: Answer, group: str, figures: list[str]) -> dict[str, object]:
     """The heads worth a line: those that can go and those that must stay, or, unmeasured, the lowest in entropy."""
     heads: list[HeadRecord] = sorted((h for h in report.heads if h.group == group), key=lambda head: head.rank)
     verdicts = {head: found.verdicts.get((head.layer, head.head), "") for head in heads}
@@ -138,7 +138,7 @@ def section_figures(section: str, figures: Iterable[str]) -> list[dict[str, str]
     ]
 
 
-def evaluation_values(section: EvaluationSection, figures: Iterable[str]) -> dict[str, Any]:
+def evaluation_values(section: EvaluationSection, figures: Iterable[str]) -> dict[str, object]:
     """What the template of an evaluation needs."""
     columns, rows = section.table()
     return {
@@ -150,16 +150,16 @@ def evaluation_values(section: EvaluationSection, figures: Iterable[str]) -> dic
     }
 
 
-def validation_values(section: ValidationSection, figures: Iterable[str]) -> dict[str, Any]:
+def validation_values(section: ValidationSection, figures: Iterable[str]) -> dict[str, object]:
     """What the template needs of a validation."""
     columns, rows = section.table()
     own = section_figures("validation", figures)
     return {"findings": section.findings, "columns": columns, "rows": rows, "figures": own}
 
 
-def base_metadata(model: ModelInfo, named: str | None = None) -> dict[str, Any]:
+def base_metadata(model: ModelInfo, named: str | None = None) -> dict[str, object]:
     """What the front matter says about the measured model: only an id that the Hub can know is called a base model."""
-    metadata: dict[str, Any] = {}
+    metadata: dict[str, object] = {}
     if base := hub_id(model.id, model.source, named):
         metadata["base_model"] = base
     if model.license:
@@ -212,5 +212,5 @@ def made_rows(made: Provenance) -> list[tuple[str, str]]:
     ]
 
 
-def _settings_line(values: Mapping[str, Any]) -> str:
+def _settings_line(values: Mapping[str, object]) -> str:
     return ", ".join(f"{name} {value}" for name, value in values.items()) or "defaults"

@@ -16,6 +16,7 @@ from oattn_hub.hub.tasks import task_of_class
 from oattn_hub.pruning.words import cost_lines, weights_words
 from oattn_hub.records import Head
 from oattn_hub.report.answer import Removal
+from oattn_hub.report.cost import Cost, Look
 from oattn_hub.report.evaluation_words import increase_words
 from oattn_hub.report.findings import at_a_cost, name_heads
 
@@ -52,7 +53,7 @@ def checkpoint_readme(
     base = hub_id(plan.model.id, plan.model.source, base_model)
     removed, total = len(plan.heads), plan.n_heads
     summary = f"{removed} of {total} heads removed, {manifest.variant}" if removed else "no head removed"
-    metadata: dict[str, Any] = {
+    metadata: dict[str, object] = {
         "library_name": _library(manifest),
         **({"base_model": base} if base else {}),
         **({"license": license} if license else {}),
@@ -113,7 +114,7 @@ def _results(
     repo_id: str | None,
     evaluation: EvaluationSection | None,
     trials: Iterable[TrialScore],
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """The measured values in the form that the Hub's metadata and its client know."""
     from huggingface_hub import EvalResult, ModelCardData
 
@@ -148,7 +149,7 @@ def _results(
     return {"metrics": metrics, "model-index": data.to_dict()["model-index"]}
 
 
-def _cost(plan: PruningPlan, evaluation: EvaluationSection | None) -> dict[str, Any] | None:
+def _cost(plan: PruningPlan, evaluation: EvaluationSection | None) -> dict[str, object] | None:
     """What the removal was measured to cost, and how sure that is."""
     cost = plan.cost
     if not cost:
@@ -161,14 +162,14 @@ def _cost(plan: PruningPlan, evaluation: EvaluationSection | None) -> dict[str, 
     }
 
 
-def _cost_row(look: Mapping[str, Any]) -> tuple[str, str, str]:
+def _cost_row(look: Look) -> tuple[str, str, str]:
     """One length: what was measured, before and after; a divergence of 3e-8 is rounding, not a cost."""
-    before, after = (f"{look[name]:.4g}" if abs(look[name]) > 1e-6 else "0" for name in ("before", "after"))
+    before, after = (f"{value:.4g}" if abs(value) > 1e-6 else "0" for value in (look["before"], look["after"]))
     at = f", at {look['tokens']} tokens" if look.get("tokens") else ""
     return f"{look['title']}{at}", before, after
 
 
-def _uncertainty(plan: PruningPlan, cost: Mapping[str, Any], evaluation: EvaluationSection | None) -> str:
+def _uncertainty(plan: PruningPlan, cost: Cost, evaluation: EvaluationSection | None) -> str:
     """The interval of a verified plan, or that of the nearest measured fraction, if there is one."""
     if "verified_on" in cost:
         words = increase_words(cost)
@@ -185,9 +186,9 @@ def _uncertainty(plan: PruningPlan, cost: Mapping[str, Any], evaluation: Evaluat
     return f"After the removal the 95 % interval over inputs is {interval}."
 
 
-def _inputs_of(cost: Mapping[str, Any], evaluation: EvaluationSection | None) -> str:
+def _inputs_of(cost: Cost, evaluation: EvaluationSection | None) -> str:
     if "verified_on" in cost:
-        return str(cost["verified_on"])
+        return cost["verified_on"]
     if evaluation and evaluation.evaluation_fingerprint == cost["inputs"]:
         return evaluation.evaluation
     return f"inputs with the SHA-256 {cost['inputs'][:16]}…"

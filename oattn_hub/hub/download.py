@@ -12,7 +12,7 @@ import shutil
 from dataclasses import dataclass
 from glob import escape
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from oattn_hub.errors import FormatError, HubError, HubNotFound, HubUnavailable, InvalidInput
 from oattn_hub.files import storage_errors, write_text
@@ -46,6 +46,17 @@ class _Want:
     code: bool
 
 
+class PullOptions(TypedDict, total=False):
+    """What :func:`pull` takes beside the repo."""
+
+    revision: str | None
+    token: str | bool | None
+    cache_dir: str | Path | None
+    local_files_only: bool
+    trust_remote_code: bool
+    endpoint: str | None
+
+
 def pull(
     repo_id: str,
     *,
@@ -64,14 +75,16 @@ def pull(
         return _from_cache(api, want) if local_files_only or _offline() else _from_hub(api, want)
 
 
-def load_report(folder_or_repo: str | Path, **options: Any) -> Report:
+def load_report(folder_or_repo: str | Path, **options: Unpack[PullOptions]) -> Report:
     """Load a report from a folder or a repo; ``options`` are those of :func:`pull`."""
     from oattn_hub.report import Report
 
     return Report.load(resolve_folder(folder_or_repo, needs="report.json", **options))
 
 
-def from_pretrained(folder_or_repo: str | Path, *, model: nn.Module | None = None, **options: Any) -> nn.Module:
+def from_pretrained(
+    folder_or_repo: str | Path, *, model: nn.Module | None = None, **options: Unpack[PullOptions]
+) -> nn.Module:
     """Load a pruned checkpoint, or any other, from a folder or a repo, in eval mode; no code that comes with it is run.
 
     ``model`` is a fresh, uncut instance for a class that only you know; ``options`` are those of :func:`pull`.
@@ -98,7 +111,7 @@ def copy_to(folder: Path, target: Path) -> Path:
     return target
 
 
-def resolve_folder(folder_or_repo: str | Path, needs: str, **options: Any) -> Path:
+def resolve_folder(folder_or_repo: str | Path, needs: str, **options: Unpack[PullOptions]) -> Path:
     """The local folder itself, or where the repo of that name was downloaded to."""
     local = Path(folder_or_repo)
     folder = local if local.is_dir() else pull(str(folder_or_repo), **options)

@@ -13,7 +13,7 @@ from fnmatch import fnmatch
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from oattn_hub.errors import HubConflict, HubError
 from oattn_hub.files import write_text
@@ -29,6 +29,7 @@ from oattn_hub.hub.client import (
 from oattn_hub.hub.content import ContentId, content_ids
 from oattn_hub.hub.readme import merge_readme
 from oattn_hub.tokens import is_local
+from oattn_hub.types import JsonObject
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
@@ -58,7 +59,7 @@ class Publication:
     changed: bool = True
     folder: str | None = None
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Plain values for ``--json``."""
         return asdict(self)
 
@@ -75,6 +76,17 @@ class Publication:
         if self.pull_request:
             return [f"Opened {self.pull_request} with the {self.kind} ({size})."]
         return [f"Published the {self.kind} to {place}: commit {self.commit} on {self.revision} ({size})."]
+
+
+class PublishOptions(TypedDict, total=False):
+    """How a folder is published: what :func:`publish_folder` takes beside the folder and its message."""
+
+    private: bool | None
+    revision: str | None
+    create_pr: bool
+    parent_commit: str | None
+    token: str | bool | None
+    endpoint: str | None
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Unpack
 
 from oattn_hub.errors import FormatError, InvalidInput
 from oattn_hub.files import atomic_path, exists_here, read_json, storage_errors, write_json, write_text
@@ -17,7 +17,7 @@ from oattn_hub.files.documents import blamed_on
 from oattn_hub.hub.card import DATASET, report_readme
 from oattn_hub.hub.checkpoint_card import checkpoint_readme
 from oattn_hub.hub.content import content_ids
-from oattn_hub.hub.publish import Publication, publish_folder
+from oattn_hub.hub.publish import Publication, PublishOptions, publish_folder
 from oattn_hub.hub.selection import copy_files, included
 from oattn_hub.models.identify import license_of
 from oattn_hub.records import MANIFEST
@@ -39,7 +39,7 @@ def push_report(
     base_model: str | None = None,
     commit_message: str | None = None,
     dry_run: str | Path | None = None,
-    **options: Any,
+    **options: Unpack[PublishOptions],
 ) -> Publication:
     """Publish a report in one commit: data, card, figures and page.
 
@@ -64,7 +64,7 @@ def push_checkpoint(
     base_model: str | None = None,
     commit_message: str | None = None,
     dry_run: str | Path | None = None,
-    **options: Any,
+    **options: Unpack[PublishOptions],
 ) -> Publication:
     """Publish a pruned checkpoint in one commit: weights, config, plan, modeling file and card.
 
@@ -89,7 +89,7 @@ def push_folder(
     base_model: str | None = None,
     commit_message: str | None = None,
     dry_run: str | Path | None = None,
-    **options: Any,
+    **options: Unpack[PublishOptions],
 ) -> Publication:
     """Publish a folder that ``report.save`` or ``pruned.save_pretrained`` wrote: what it is made of, nothing else.
 
@@ -256,7 +256,7 @@ def _message(manifest: Manifest) -> str:
 
 
 def _publish(
-    folder: Path, repo_id: str, kind: str, message: str, dry_run: str | Path | None, options: dict[str, Any]
+    folder: Path, repo_id: str, kind: str, message: str, dry_run: str | Path | None, options: PublishOptions
 ) -> Publication:
     if dry_run is None:
         return publish_folder(folder, repo_id, kind, message=message, **options)

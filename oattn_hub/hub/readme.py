@@ -6,7 +6,7 @@ the metadata only what we set; a README without marks keeps all its text, and ou
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
 
 import yaml
 
@@ -17,7 +17,7 @@ BEGIN = "<!-- oattn_hub: written by a program from here on; it is replaced at th
 END = "<!-- oattn_hub: end -->"
 
 
-def build_readme(metadata: dict[str, Any], text: str) -> str:
+def build_readme(metadata: Mapping[str, object], text: str) -> str:
     """A README of our own: front matter, and the text between the marks.
 
     >>> print(build_readme({"license": "mit"}, "# Heads"))  # doctest: +ELLIPSIS
@@ -62,5 +62,5 @@ def _section(readme: str) -> str:
     return readme[readme.index(BEGIN) : readme.index(END) + len(END)]
 
 
-def _front_matter(metadata: dict[str, Any]) -> str:
+def _front_matter(metadata: Mapping[str, object]) -> str:
     return f"---\n{yaml.safe_dump(metadata, sort_keys=False, allow_unicode=True, width=1000).strip()}\n---\n"

@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict, Unpack
 
 import yaml
 
@@ -28,7 +28,17 @@ KIND = "space"
 INDEX = "index.html"
 
 
-def push_report_space(report: Report, repo_id: str, **options: Any) -> Publication:
+class SpaceOptions(TypedDict, total=False):
+    """What :func:`publish_space` takes beside the pages and their title."""
+
+    private: bool | None
+    commit_message: str | None
+    token: str | bool | None
+    endpoint: str | None
+    dry_run: str | Path | None
+
+
+def push_report_space(report: Report, repo_id: str, **options: Unpack[SpaceOptions]) -> Publication:
     """Publish a report's page as a static Space; ``options`` are those of :func:`publish_space`."""
     with TemporaryDirectory() as scratch:
         shareable(report).write_page(Path(scratch) / INDEX)
@@ -93,7 +103,7 @@ def _commit(api: HfApi, folder: Path, repo_id: str, paths: Sequence[str], messag
 
 
 def _card(title: str, models: list[str]) -> str:
-    head: dict[str, Any] = {"title": title[:100], "emoji": "🧭", "colorFrom": "blue", "colorTo": "gray"}
+    head: dict[str, object] = {"title": title[:100], "emoji": "🧭", "colorFrom": "blue", "colorTo": "gray"}
     head |= {"sdk": "static", "app_file": INDEX, "pinned": False, "tags": ["oattn_hub"]}
     head |= {"models": models} if models else {}
     head |= {"oattn_hub": {"kind": KIND}}

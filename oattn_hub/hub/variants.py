@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 from oattn_hub.hub.client import explained, open_api
+from oattn_hub.types import JsonObject
+
+if TYPE_CHECKING:
+    from huggingface_hub import ModelInfo
 
 
 @dataclass(frozen=True)
@@ -19,7 +23,7 @@ class Variant:
     summary: str
     last_modified: str | None
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Plain values for ``--json``."""
         return asdict(self)
 
@@ -33,7 +37,7 @@ def list_variants(base_model: str, *, token: str | bool | None = None, endpoint:
     return sorted(variants, key=lambda variant: (variant.last_modified or "", variant.repo_id), reverse=True)
 
 
-def _variant(model: Any, base_model: str) -> Variant:
+def _variant(model: ModelInfo, base_model: str) -> Variant:
     mark = model.card_data.get("oattn_hub") if model.card_data else None
     mark = mark if isinstance(mark, dict) else {}
     modified = model.last_modified.isoformat() if model.last_modified else None

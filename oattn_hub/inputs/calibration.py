@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, overload
+from typing import TypeGuard, overload
 
 import numpy as np
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from oattn_hub.errors import InvalidInput
 from oattn_hub.inputs import labelled, media, texts
+from oattn_hub.inputs.types import Data
 from oattn_hub.models.identify import batch_fingerprint
 from oattn_hub.models.load import LoadedModel
 
@@ -53,7 +54,7 @@ class CalibrationInputs(Sequence[Batch]):
 
 def calibration_inputs(
     loaded: LoadedModel,
-    data: Any = None,
+    data: Data = None,
     batches: int = 6,
     tokens: int = 128,
     seed: int = 0,
@@ -109,7 +110,7 @@ def calibration_inputs(
     return CalibrationInputs(tuple(media.sound_batch(loaded, sound) for sound in sounds), description)
 
 
-def available_inputs(loaded: LoadedModel, data: Any, tokens: int, part: texts.Part) -> int | None:
+def available_inputs(loaded: LoadedModel, data: Data, tokens: int, part: texts.Part) -> int | None:
     """How many contexts a part of the data holds, with labels where it has them; None is as many as one likes."""
     if (found := labelled.find(loaded, data)) is not None:
         return len(range(len(found.items))[texts.part_of(len(found.items) + 1, part)])
@@ -118,12 +119,12 @@ def available_inputs(loaded: LoadedModel, data: Any, tokens: int, part: texts.Pa
     return media.count_of(loaded, data, part)
 
 
-def has_own_lengths(loaded: LoadedModel, data: Any) -> bool:
+def has_own_lengths(loaded: LoadedModel, data: Data) -> bool:
     """Whether inputs are as long as they are: images, sounds, ready-made batches, and rows of labelled texts."""
     return loaded.modality != "text" or _is_ready_made(data) or labelled.find(loaded, data) is not None
 
 
-def takes_whole_texts(loaded: LoadedModel, data: Any) -> bool:
+def takes_whole_texts(loaded: LoadedModel, data: Data) -> bool:
     """Whether every text is an input by itself, as long as it is."""
     if loaded.modality != "text" or _is_ready_made(data):
         return False
@@ -141,7 +142,7 @@ def _labelled_inputs(
 
 
 def _text_inputs(
-    loaded: LoadedModel, data: Any, batches: int, tokens: int, seed: int, part: texts.Part
+    loaded: LoadedModel, data: Data, batches: int, tokens: int, seed: int, part: texts.Part
 ) -> CalibrationInputs:
     windows, description = texts.windows(loaded, data, batches, tokens, seed, part)
     made = tuple(texts.batch(loaded, window) for window in windows)
@@ -149,7 +150,7 @@ def _text_inputs(
 
 
 def _image_text_inputs(
-    loaded: LoadedModel, data: Any, batches: int, tokens: int, seed: int, part: texts.Part
+    loaded: LoadedModel, data: Data, batches: int, tokens: int, seed: int, part: texts.Part
 ) -> CalibrationInputs:
     """Bundled text beside the images: a two-tower model has text contexts of its own length."""
     limit = texts.longest_context(loaded)
@@ -161,13 +162,13 @@ def _image_text_inputs(
     return CalibrationInputs(made, f"{image_description}; {text_description}", tokens)
 
 
-def _is_ready_made(data: Any) -> bool:
+def _is_ready_made(data: Data) -> TypeGuard[Sequence[Mapping[str, object]]]:
     if isinstance(data, CalibrationInputs):
         return True
     return isinstance(data, list | tuple) and len(data) > 0 and isinstance(data[0], Mapping)
 
 
-def _ready_made(data: Any) -> CalibrationInputs:
+def _ready_made(data: Sequence[Mapping[str, object]]) -> CalibrationInputs:
     if isinstance(data, CalibrationInputs):
         return data
     made = []
@@ -179,5 +180,5 @@ def _ready_made(data: Any) -> CalibrationInputs:
     return CalibrationInputs(tuple(made), f"{len(made)} ready-made batches")
 
 
-def _as_tensor(value: Any) -> Tensor:
+def _as_tensor(value: object) -> Tensor:
     return value if isinstance(value, Tensor) else torch.as_tensor(np.asarray(value))

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TypeGuard
 
 import numpy as np
 
 from oattn_hub.errors import InvalidInput, LoadError
+from oattn_hub.inputs.types import Data
+from oattn_hub.types import Array
 
 _MAGIC = b"\x93NUMPY"
 
 
-def are_ids(data: Any) -> bool:
+def are_ids(data: Data) -> TypeGuard[str | Path | Array]:
     """Whether data is token ids and not text.
 
     >>> are_ids("ids.npy"), are_ids(np.arange(4)), are_ids("text.txt")
@@ -21,7 +23,7 @@ def are_ids(data: Any) -> bool:
     return isinstance(data, np.ndarray) or (isinstance(data, str | Path) and Path(data).suffix == ".npy")
 
 
-def read_ids(data: Any, n_words: int | None) -> tuple[np.ndarray, str]:
+def read_ids(data: str | Path | Array, n_words: int | None) -> tuple[np.ndarray, str]:
     """One stream of ids, or one row for each context, and where they come from.
 
     Args:

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -28,7 +28,12 @@ from torch import Tensor
 from oattn_hub.errors import InvalidInput
 from oattn_hub.inputs import media, tables
 from oattn_hub.inputs.texts import longest_context
+from oattn_hub.inputs.types import Data
+from oattn_hub.models.describe import config_of
 from oattn_hub.models.load import LoadedModel
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 # A token that no loss is counted for, as everywhere in transformers.
 IGNORED = -100
@@ -54,7 +59,7 @@ class Examples:
     whole: bool = False
 
 
-def find(loaded: LoadedModel, data: Any) -> Examples | None:
+def find(loaded: LoadedModel, data: Data) -> Examples | None:
     """Labelled examples for this model; None where the data carries no labels that the model could be asked for."""
     if loaded.modality == "text":
         return _whole_texts(loaded, data) or (_texts(loaded, data) if tables.is_table(data) else None)
@@ -80,7 +85,7 @@ def _texts(loaded: LoadedModel, data: str | Path) -> Examples | None:
     return None
 
 
-def _whole_texts(loaded: LoadedModel, data: Any) -> Examples | None:
+def _whole_texts(loaded: LoadedModel, data: Data) -> Examples | None:
     """Texts one by one for a masked language model, if the model takes nearly all of them as a whole."""
     tokenizer, limit = loaded.processor, longest_context(loaded)
     if not _fills_in(loaded) or not callable(tokenizer) or limit is None:
@@ -141,7 +146,7 @@ def _classified_file(loaded: LoadedModel, item: tuple[Path, int]) -> dict[str, T
     return {**media.batch_of(loaded, path), "labels": torch.tensor([label])}
 
 
-def class_ids(loaded: LoadedModel, names: Sequence[Any], strict: bool) -> dict[str, int] | None:
+def class_ids(loaded: LoadedModel, names: Sequence[object], strict: bool) -> dict[str, int] | None:
     """The model's number for every class: by its name, as a number, or in alphabetical order of as many names.
 
     Args:
@@ -171,9 +176,8 @@ def class_ids(loaded: LoadedModel, names: Sequence[Any], strict: bool) -> dict[s
 def _known_classes(loaded: LoadedModel) -> tuple[dict[str, int], int]:
     """Every way to write a class, and how many classes there are."""
     if loaded.library == "timm":
-        model: Any = loaded.model
-        return {}, int(getattr(model, "num_classes", 0))
-    named: Mapping[Any, str] = getattr(loaded.model.config, "id2label", None) or {}
+        return {}, int(getattr(loaded.model, "num_classes", 0))
+    named: Mapping[int, str] = getattr(loaded.model.config, "id2label", None) or {}
     known: dict[str, int] = {}
     for number, title in named.items():
         for way in (title, *str(title).split(",")):  # ImageNet's names are lists of synonyms
@@ -181,7 +185,7 @@ def _known_classes(loaded: LoadedModel) -> tuple[dict[str, int], int]:
     return known, len(named)
 
 
-def _plain(name: Any) -> str:
+def _plain(name: object) -> str:
     return " ".join(str(name).lower().replace("_", " ").replace("-", " ").split())
 
 
@@ -204,10 +208,12 @@ def _transcripts(loaded: LoadedModel, data: str | Path) -> Examples | None:
     )
 
 
-def _spoken(loaded: LoadedModel, tokenizer: Any, item: tuple[Path, str], tokens: int) -> dict[str, Tensor]:
+def _spoken(
+    loaded: LoadedModel, tokenizer: PreTrainedTokenizerBase, item: tuple[Path, str], tokens: int
+) -> dict[str, Tensor]:
     """The decoder is given the transcript one token late; its own prompt counts for no loss."""
     path, text = item
-    config: Any = loaded.model.config
+    config = config_of(loaded.model)
     start, prompt = config.decoder_start_token_id, _prompt(tokenizer)
     spoken = tokenizer(f" {text.strip()}", add_special_tokens=False)["input_ids"][: tokens - 1 - len(prompt)]
     wanted = [*[IGNORED] * len(prompt), *spoken, config.eos_token_id]
@@ -215,9 +221,10 @@ def _spoken(loaded: LoadedModel, tokenizer: Any, item: tuple[Path, str], tokens:
     return {**media.batch_of(loaded, path), "decoder_input_ids": given, "labels": torch.tensor([wanted])}
 
 
-def tokenizer_of(loaded: LoadedModel) -> Any:
+def tokenizer_of(loaded: LoadedModel) -> PreTrainedTokenizerBase:
     """A speech model's tokenizer, which lies beside its feature extractor."""
-    if (own := getattr(loaded.processor, "tokenizer", None)) is not None:
+    own: PreTrainedTokenizerBase | None = getattr(loaded.processor, "tokenizer", None)
+    if own is not None:
         return own
     from transformers import AutoTokenizer
 
@@ -230,7 +237,7 @@ def tokenizer_of(loaded: LoadedModel) -> Any:
         ) from error
 
 
-def _prompt(tokenizer: Any) -> list[int]:
+def _prompt(tokenizer: PreTrainedTokenizerBase) -> list[int]:
     """Whisper is told not to write down times."""
     known = tokenizer.get_vocab()
     return [known["<|notimestamps|>"]] if "<|notimestamps|>" in known else []

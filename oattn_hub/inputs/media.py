@@ -5,7 +5,7 @@ from __future__ import annotations
 import wave
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import torch
@@ -16,7 +16,13 @@ from torch import Tensor
 from oattn_hub.errors import InvalidInput, LoadError
 from oattn_hub.inputs.tables import FILES, is_table, needed, rows
 from oattn_hub.inputs.texts import Part, part_of
+from oattn_hub.inputs.types import Data, Item, all_are
+from oattn_hub.models.describe import config_of
 from oattn_hub.models.load import LoadedModel
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
 
 _IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm")
 _SYNTHETIC_SIZE = 256
@@ -25,21 +31,21 @@ _SAMPLING_RATE = 16_000
 _WORDS = 32  # about ten seconds of speech
 
 
-def images(data: Any, batches: int, seed: int, part: Part) -> tuple[list[Image.Image], str]:
+def images(data: Data, batches: int, seed: int, part: Part) -> tuple[list[Image.Image], str]:
     """``batches`` RGB images, and where they come from."""
     if data is None:
         first = part_of(2_000_000, part).start
         made = [synthetic_image(seed, first + number) for number in range(batches)]
         return made, f"{batches} synthetic images (coloured gratings and discs, seed {seed}): no photographs were given"
-    if isinstance(data, Sequence) and data and all(isinstance(item, Image.Image) for item in data):
-        chosen = choose(list(data), batches, seed, part, "images")
-        return [image.convert("RGB") for image in chosen], f"{batches} of {len(data)} images, seed {seed}"
+    if all_are(data, Image.Image):
+        pictures = choose(data, batches, seed, part, "images")
+        return [picture.convert("RGB") for picture in pictures], f"{batches} of {len(data)} images, seed {seed}"
     files = _files(data, _IMAGE_SUFFIXES, "image")
     chosen = choose(files, batches, seed, part, "images")
     return [_open_image(path) for path in chosen], f"{batches} of {len(files)} image files, seed {seed}"
 
 
-def sounds(data: Any, batches: int, seed: int, part: Part) -> tuple[list[NDArray[np.float32]], str]:
+def sounds(data: Data, batches: int, seed: int, part: Part) -> tuple[list[NDArray[np.float32]], str]:
     """``batches`` mono sounds at 16 kHz, and where they come from."""
     if data is None:
         first = part_of(2_000_000, part).start
@@ -70,10 +76,10 @@ def image_batch(loaded: LoadedModel, image: Image.Image) -> dict[str, Tensor]:
 def sound_batch(loaded: LoadedModel, sound: NDArray[np.float32]) -> dict[str, Tensor]:
     """The model arguments of one sound; a decoder reads what the model itself hears there."""
     batch = sound_features(loaded, sound)
-    config: Any = loaded.model.config
+    config = config_of(loaded.model)
     if getattr(config, "is_encoder_decoder", False):
         try:
-            batch["decoder_input_ids"] = _own_words(loaded.model, batch, config)
+            batch["decoder_input_ids"] = _own_words(cast("PreTrainedModel", loaded.model), batch)
         except (AttributeError, TypeError, ValueError, RuntimeError):  # a decoder that is called in another way
             batch["decoder_input_ids"] = torch.tensor([[config.decoder_start_token_id]])
     return batch
@@ -88,12 +94,12 @@ def sound_features(loaded: LoadedModel, sound: NDArray[np.float32]) -> dict[str,
 
 
 @torch.no_grad()
-def _own_words(model: Any, batch: dict[str, Tensor], config: Any) -> Tensor:
+def _own_words(model: PreTrainedModel, batch: dict[str, Tensor]) -> Tensor:
     """(1, 32) the start token and the model's most probable words after it, the end of its text left out.
 
     Every sound gets as many, so that attention has one size. A model without words of its own gets the start token.
     """
-    device = next(model.parameters()).device
+    config, device = model.config, next(model.parameters()).device
     words = torch.tensor([[config.decoder_start_token_id]], device=device)
     ends = torch.as_tensor(config.eos_token_id if config.eos_token_id is not None else [], device=device).flatten()
     encoded = model.get_encoder()(**{name: value.to(device) for name, value in batch.items()})
@@ -116,17 +122,16 @@ def batch_of(loaded: LoadedModel, path: Path) -> dict[str, Tensor]:
     return sound_features(loaded, read_sound(path))
 
 
-def files_for(loaded: LoadedModel, data: Any) -> list[Path]:
+def files_for(loaded: LoadedModel, data: Data) -> list[Path]:
     """The image or sound files of a folder, or of a list."""
     return _files(data, _IMAGE_SUFFIXES, "image") if loaded.modality == "image" else _files(data, (".wav",), "WAV")
 
 
-def count_of(loaded: LoadedModel, data: Any, part: Part) -> int | None:
+def count_of(loaded: LoadedModel, data: Data, part: Part) -> int | None:
     """How many images or sounds a part of the data holds; None where they are made as needed."""
     if data is None:
         return None
-    pictures = isinstance(data, Sequence) and data and isinstance(data[0], Image.Image)
-    items = len(data) if pictures else len(files_for(loaded, data))
+    items = len(data) if all_are(data, Image.Image) else len(files_for(loaded, data))
     return len(range(items)[part_of(items + 1, part)])
 
 
@@ -162,7 +167,7 @@ def synthetic_sound(seed: int, number: int, seconds: float = 5.0) -> NDArray[np.
 
 def _plain_pixels(loaded: LoadedModel, image: Image.Image) -> Tensor:
     """Pixels in [-1, 1] at the size the config names, for a checkpoint that came without its processor."""
-    config: Any = loaded.model.config
+    config = config_of(loaded.model)
     config = getattr(config, "vision_config", None) or config
     size = getattr(config, "image_size", 224)
     height, width = size if isinstance(size, Sequence) else (size, size)
@@ -171,7 +176,7 @@ def _plain_pixels(loaded: LoadedModel, image: Image.Image) -> Tensor:
     return pixels.permute(2, 0, 1)[:channels].unsqueeze(0).contiguous()
 
 
-def _files(data: Any, suffixes: tuple[str, ...], what: str) -> list[Path]:
+def _files(data: Data, suffixes: tuple[str, ...], what: str) -> list[Path]:
     if is_table(data):
         table = rows(data)
         place = needed(table, FILES, data, "a file")
@@ -183,7 +188,7 @@ def _files(data: Any, suffixes: tuple[str, ...], what: str) -> list[Path]:
         paths = folder.rglob("*") if folder.is_dir() else [folder]
         found = sorted(path for path in paths if path.suffix.lower() in suffixes)
     elif isinstance(data, Sequence):
-        found = [Path(item) for item in data]
+        found = [Path(str(item)) for item in data]
     else:
         raise InvalidInput(f"data is {type(data).__name__}; give a folder of {what} files, or a list of them.")
     if not found:
@@ -191,7 +196,7 @@ def _files(data: Any, suffixes: tuple[str, ...], what: str) -> list[Path]:
     return found
 
 
-def choose(items: Sequence[Any], batches: int, seed: int, part: Part, what: str) -> list[Any]:
+def choose(items: Sequence[Item], batches: int, seed: int, part: Part, what: str) -> list[Item]:
     """So many of a part of the items, drawn with the seed."""
     order = np.random.default_rng(seed).permutation(len(items))
     chosen = order[part_of(len(items) + 1, part)]  # of an odd number the first part gets one more

@@ -6,10 +6,11 @@ import csv
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 from urllib.parse import parse_qs, urlsplit
 
 from oattn_hub.errors import InvalidInput, LoadError, MissingDependency
+from oattn_hub.inputs.types import Data
 from oattn_hub.tokens import default_token
 
 DATASET = "dataset:"
@@ -25,7 +26,7 @@ TRANSCRIPTS = ("transcription", "transcript", "text", "sentence")
 Row = Mapping[str, Any]
 
 
-def is_table(data: Any) -> bool:
+def is_table(data: Data) -> TypeGuard[str | Path]:
     """Whether data has rows and columns.
 
     >>> is_table("reviews.csv"), is_table("play.txt"), is_table("dataset:imdb?label=label")

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 from urllib.parse import parse_qs, urlsplit
 
 import numpy as np
@@ -15,7 +14,13 @@ from torch import Tensor
 from oattn_hub.errors import InvalidInput, LoadError
 from oattn_hub.inputs.ids import are_ids, read_ids
 from oattn_hub.inputs.tables import DATASET, TEXTS, is_table, load_rows, needed, rows
+from oattn_hub.inputs.types import Data, all_are
+from oattn_hub.models.describe import config_of
 from oattn_hub.models.load import LoadedModel
+from oattn_hub.types import Array
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 _BUNDLED = "shakespeare.txt"
 # two halves that share nothing, or from which to which share of the data; None is all of it
@@ -23,7 +28,7 @@ Part = str | tuple[float, float] | None
 
 
 def windows(
-    loaded: LoadedModel, data: Any, batches: int, tokens: int, seed: int, part: Part
+    loaded: LoadedModel, data: Data, batches: int, tokens: int, seed: int, part: Part
 ) -> tuple[list[list[int]], str]:
     """Token ids of ``batches`` contexts that do not overlap, and where they come from."""
     _check_length(loaded, tokens)
@@ -43,7 +48,7 @@ def windows(
 
 
 def _windows_of_ids(
-    loaded: LoadedModel, data: Any, batches: int, tokens: int, seed: int, part: Part
+    loaded: LoadedModel, data: str | Path | Array, batches: int, tokens: int, seed: int, part: Part
 ) -> tuple[list[list[int]], str]:
     """Contexts of ready-made token ids; nothing is put before or after them."""
     ids, origin = read_ids(data, getattr(_text_config(loaded), "vocab_size", None))
@@ -73,7 +78,7 @@ def _pieces(stream: list[int], origin: str, batches: int, length: int, seed: int
 def batch(loaded: LoadedModel, window: list[int]) -> dict[str, Tensor]:
     """The model arguments of one context; a decoder is given the same tokens, shifted by its start token."""
     ids = torch.tensor([window])
-    config: Any = loaded.model.config
+    config = config_of(loaded.model)
     if not getattr(config, "is_encoder_decoder", False):
         return {"input_ids": ids}
     start = getattr(config, "decoder_start_token_id", None)
@@ -82,7 +87,7 @@ def batch(loaded: LoadedModel, window: list[int]) -> dict[str, Tensor]:
     return {"input_ids": ids, "decoder_input_ids": shifted}
 
 
-def read_text(data: Any) -> tuple[str, str]:
+def read_text(data: Data) -> tuple[str, str]:
     """The text itself, and where it comes from."""
     if data is None:
         text = (resources.files("oattn_hub.inputs.data") / _BUNDLED).read_text(encoding="utf-8")
@@ -93,7 +98,7 @@ def read_text(data: Any) -> tuple[str, str]:
         return _read_table(Path(data))
     if isinstance(data, str | Path):
         return _read_file(Path(data))
-    if isinstance(data, Sequence) and data and all(isinstance(text, str) for text in data):
+    if all_are(data, str):
         return "\n\n".join(data), f"{len(data)} texts"
     raise InvalidInput(f"data is {type(data).__name__}; for text give a file, a list of texts, or a list of dicts.")
 
@@ -115,7 +120,7 @@ def part_words(part: Part) -> str:
     return f", {part} half" if isinstance(part, str) else f", from {part[0]:.0%} to {part[1]:.0%} of it"
 
 
-def available(loaded: LoadedModel, data: Any, tokens: int, part: Part) -> int:
+def available(loaded: LoadedModel, data: Data, tokens: int, part: Part) -> int:
     """How many contexts of this length the part of the text holds."""
     if are_ids(data):
         ids, _ = read_ids(data, None)
@@ -135,8 +140,8 @@ def longest_context(loaded: LoadedModel) -> int | None:
     return min(known) if known else None
 
 
-def _text_config(loaded: LoadedModel) -> Any:
-    config: Any = loaded.model.config
+def _text_config(loaded: LoadedModel) -> PreTrainedConfig:
+    config = config_of(loaded.model)
     return getattr(config, "text_config", None) or config
 
 
@@ -166,9 +171,9 @@ def _read_table(path: Path) -> tuple[str, str]:
     return "\n\n".join(str(row[column]) for row in table), f"{path.name}, column {column}"
 
 
-def _tokenizer(loaded: LoadedModel) -> Any:
+def _tokenizer(loaded: LoadedModel) -> PreTrainedTokenizerBase:
     processor = loaded.processor
-    tokenizer = getattr(processor, "tokenizer", processor)
+    tokenizer: PreTrainedTokenizerBase | None = getattr(processor, "tokenizer", processor)
     if tokenizer is None or not callable(tokenizer):
         raise InvalidInput(
             f"{loaded.model_id} came without a tokenizer. Give one (tokenizer=…), token ids as data (an array, or "
@@ -177,14 +182,14 @@ def _tokenizer(loaded: LoadedModel) -> Any:
     return tokenizer
 
 
-def _encode(tokenizer: Any, text: str) -> list[int]:
+def _encode(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
     # Paragraph by paragraph: tokenizers warn about, and are slow on, one very long string.
     paragraphs = [f"{paragraph}\n\n" for paragraph in text.split("\n\n") if paragraph.strip()]
     encoded = tokenizer(paragraphs, add_special_tokens=False, return_attention_mask=False, verbose=False)["input_ids"]
     return [token for ids in encoded for token in ids]
 
 
-def _special_tokens(tokenizer: Any) -> tuple[list[int], list[int]]:
+def _special_tokens(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[int]]:
     """What the tokenizer puts before and after a text."""
     bare = tokenizer("a", add_special_tokens=False)["input_ids"]
     whole = tokenizer("a")["input_ids"]

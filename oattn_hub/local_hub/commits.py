@@ -56,7 +56,7 @@ def commit(hub: LocalHub, request: Request) -> Response:
         check_card(hub.store.blobs, change.files["README.md"])
     url = repo_url(hub, repo.state.type, repo.state.id)
     words = (change.title, change.description, request.account.name)
-    answer: dict[str, Any] = {"success": True}
+    answer: dict[str, object] = {"success": True}
     with repo.lock:
         if request.flag("create_pr"):
             base = repo.resolve(request.revision)

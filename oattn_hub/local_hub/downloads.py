@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import mimetypes
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from oattn_hub.local_hub.faults import Fault
 from oattn_hub.local_hub.repos import Commit, Entry, Repo
 from oattn_hub.local_hub.repositories import open_repo
 from oattn_hub.local_hub.routing import REPO, REVISION, TYPE, Request, Response, route
+from oattn_hub.types import JsonObject
 
 if TYPE_CHECKING:
     from oattn_hub.local_hub.server import LocalHub
@@ -58,7 +59,7 @@ def tree(hub: LocalHub, request: Request) -> Response:
     if prefix and not entries:
         raise Fault(404, f"{prefix} does not exist on {request.revision}", "EntryNotFound")
     if not request.flag("recursive"):
-        entries = [item for item in entries if "/" not in item["path"][len(below) :]]
+        entries = [item for item in entries if "/" not in str(item["path"])[len(below) :]]
     return Response(body=entries)
 
 
@@ -71,14 +72,16 @@ def paths_info(hub: LocalHub, request: Request) -> Response:
     return Response(body=[known[path] for path in wanted if path in known])
 
 
-def _tree(commit: Commit) -> dict[str, dict[str, Any]]:
+def _tree(commit: Commit) -> dict[str, JsonObject]:
     folders = {path[:i] for path in commit.files for i, letter in enumerate(path) if letter == "/"}
-    items = {path: {"type": "directory", "path": path, "oid": commit.oid, "size": 0} for path in folders}
+    items: dict[str, JsonObject] = {}
+    for path in folders:
+        items[path] = {"type": "directory", "path": path, "oid": commit.oid, "size": 0}
     return dict(sorted({**items, **{path: _describe(path, entry) for path, entry in commit.files.items()}}.items()))
 
 
-def _describe(path: str, entry: Entry) -> dict[str, Any]:
-    item: dict[str, Any] = {"type": "file", "path": path, "size": entry.size, "oid": entry.oid}
+def _describe(path: str, entry: Entry) -> JsonObject:
+    item: JsonObject = {"type": "file", "path": path, "size": entry.size, "oid": entry.oid}
     if entry.lfs:
         item["lfs"] = {"oid": entry.sha256, "size": entry.size, "pointerSize": entry.pointer_size}
     return item

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
-from typing import Any
 
 from oattn_hub.files.front_matter import listed, parse_front_matter
 from oattn_hub.local_hub.blobs import BlobStore
 from oattn_hub.local_hub.faults import Fault
 from oattn_hub.local_hub.repos import Commit, Entry
+from oattn_hub.types import Json, JsonObject
 
 MAX_CARD = 2 * 2**20
 
@@ -24,22 +24,22 @@ def check_card(blobs: BlobStore, readme: Entry) -> None:
         raise Fault(400, f"Invalid metadata in README.md: {str(error)[:500]}") from error
 
 
-def card_data(blobs: BlobStore, commit: Commit) -> dict[str, Any]:
+def card_data(blobs: BlobStore, commit: Commit) -> JsonObject:
     """The metadata of a commit's README; nothing if it has none, or none that can be read."""
     entry = commit.files.get("README.md")
     return dict(_stored_card(blobs, entry.sha256)) if entry and entry.size <= MAX_CARD else {}
 
 
 @lru_cache(maxsize=256)
-def _stored_card(blobs: BlobStore, sha256: str) -> dict[str, Any]:
+def _stored_card(blobs: BlobStore, sha256: str) -> JsonObject:
     try:
-        card: dict[str, Any] = _plain(parse_front_matter(blobs.read(sha256).decode("utf-8", "replace")))
-        return card
+        card = parse_front_matter(blobs.read(sha256).decode("utf-8", "replace"))
+        return {str(key): _plain(item) for key, item in card.items()}
     except ValueError:  # stored by a version that was less strict: the others in a list must still be seen
         return {}
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Json:
     """As JSON can say it: YAML knows dates, sets and keys that are no texts."""
     if isinstance(value, dict):
         return {str(key): _plain(item) for key, item in value.items()}
@@ -49,7 +49,7 @@ def _plain(value: Any) -> Any:
     return value if value is None or (isinstance(value, str | int | float) and finite) else str(value)
 
 
-def tags_of(card: dict[str, Any]) -> list[str]:
+def tags_of(card: JsonObject) -> list[str]:
     """The tags one can search by, as the Hub derives them from the metadata."""
     plain = [*listed(card.get("library_name")), *listed(card.get("pipeline_tag")), *listed(card.get("tags"))]
     bases = listed(card.get("base_model"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
 from oattn_hub.local_hub.faults import Fault
 
@@ -11,7 +10,7 @@ _MAX_DEPTH = 32
 _FORBIDDEN = re.compile(r"[\x00-\x1f\x7f\\\ud800-\udfff]")  # control characters, backslashes, half characters
 
 
-def check_path(path: Any) -> str:
+def check_path(path: object) -> str:
     """Refuse names that could lead out of a folder, or that git could not hold."""
     parts = path.split("/") if isinstance(path, str) and len(path) <= 1000 else []
     outside = any(part in ("", ".", "..") or part.lower() == ".git" or _FORBIDDEN.search(part) for part in parts)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
 from oattn_hub.local_hub.faults import Fault
 from oattn_hub.local_hub.metadata import card_data, tags_of
 from oattn_hub.local_hub.repos import Commit, Repo
 from oattn_hub.local_hub.routing import REPO, REVISION, TYPE, Request, Response, route
+from oattn_hub.types import JsonObject
 
 if TYPE_CHECKING:
     from oattn_hub.local_hub.server import LocalHub
@@ -190,8 +191,8 @@ def repo_url(hub: LocalHub, repo_type: str, repo_id: str) -> str:
     return f"{hub.url}/{repo_id}" if repo_type == "model" else f"{hub.url}/{repo_type}s/{repo_id}"
 
 
-def _info(repo: Repo, commit: Commit, card: dict[str, Any], full: bool, blobs: bool) -> dict[str, Any]:
-    brief: dict[str, Any] = {
+def _info(repo: Repo, commit: Commit, card: JsonObject, full: bool, blobs: bool) -> JsonObject:
+    brief: JsonObject = {
         "_id": repo.state.id,
         "id": repo.state.id,
         "modelId": repo.state.id,
@@ -210,12 +211,12 @@ def _info(repo: Repo, commit: Commit, card: dict[str, Any], full: bool, blobs: b
     return {**brief, "cardData": card or None, "siblings": _siblings(commit, blobs)} if full else brief
 
 
-def _siblings(commit: Commit, blobs: bool) -> list[dict[str, Any]]:
+def _siblings(commit: Commit, blobs: bool) -> list[JsonObject]:
     if not blobs:
         return [{"rfilename": path} for path in commit.files]
     listed = []
     for path, entry in commit.files.items():
-        item: dict[str, Any] = {"rfilename": path, "size": entry.size, "blobId": entry.oid}
+        item: JsonObject = {"rfilename": path, "size": entry.size, "blobId": entry.oid}
         if entry.lfs:
             item["lfs"] = {"sha256": entry.sha256, "size": entry.size, "pointerSize": entry.pointer_size}
         listed.append(item)
@@ -235,7 +236,7 @@ def _next_page(hub: LocalHub, request: Request, skip: int) -> dict[str, str]:
     return {"Link": f'<{hub.url}{request.path}?{query}>; rel="next"'}
 
 
-def _ref_name(name: Any) -> str:
+def _ref_name(name: object) -> str:
     if not isinstance(name, str) or len(name) > 200 or not _REF_NAME.fullmatch(name):
         raise Fault(400, f"{str(name)[:100]!r} is not a valid name for a branch or a tag")
     return name

@@ -114,14 +114,14 @@ class Response:
     """An answer: JSON, text, or a stretch of a file."""
 
     status: int = 200
-    body: Any = None
+    body: object = None
     headers: Mapping[str, str] = field(default_factory=dict)
     file: Path | None = None
     span: tuple[int, int] = (0, 0)  # offset and length within the file
     content_type: str = "application/json; charset=utf-8"
 
 
-def listed(value: Any, name: str) -> list[dict[str, Any]]:
+def listed(value: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
     """The list of objects that a JSON body has under a name."""
     items = value.get(name, [])
     if not isinstance(items, list) or len(items) > MAX_ITEMS or not all(isinstance(item, dict) for item in items):

@@ -116,7 +116,7 @@ class Handler(BaseHTTPRequestHandler):
             with response.file.open("rb") as stream:
                 self.connection.sendfile(stream, *response.span)
 
-    def log_message(self, format: str, *args: Any) -> None:
+    def log_message(self, format: str, *args: object) -> None:
         """Show requests only where they were asked for."""
         if self.server.hub.verbose:
             print(f"{self.log_date_time_string()} {_one_line(format % args)}", file=sys.stderr)
@@ -266,7 +266,7 @@ class LocalHub:
         print(f"oattn hub: unknown request {_one_line(request)}", file=sys.stderr)
 
 
-def _encode(body: Any) -> bytes:
+def _encode(body: object) -> bytes:
     return body.encode("utf-8", "replace") if isinstance(body, str) else json.dumps(body).encode()
 
 

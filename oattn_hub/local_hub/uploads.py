@@ -15,6 +15,7 @@ from oattn_hub.local_hub.repos import Repo, is_large
 from oattn_hub.local_hub.repositories import open_repo
 from oattn_hub.local_hub.routing import MAX_ITEMS, REPO, REVISION, TYPE, Request, Response, listed, route
 from oattn_hub.local_hub.store import check_role
+from oattn_hub.types import JsonObject
 
 if TYPE_CHECKING:
     from oattn_hub.local_hub.server import LocalHub
@@ -124,23 +125,23 @@ def open_for_upload(hub: LocalHub, request: Request) -> Repo:
     return repo
 
 
-def check_sha256(oid: Any) -> str:
+def check_sha256(oid: object) -> str:
     """Refuse a name for a large file that is none; it becomes part of a file name here."""
     if not isinstance(oid, str) or not _SHA256.fullmatch(oid):
         raise Fault(422, f"{str(oid)[:80]!r} is not a SHA-256")
     return oid
 
 
-def check_size(size: Any) -> int:
+def check_size(size: object) -> int:
     """Refuse a size that no file has; memory and disk are taken for it."""
     if not isinstance(size, int) or isinstance(size, bool) or not 0 <= size <= MAX_BODY:
         raise Fault(422, f"{str(size)[:40]!r} is not a file size between 0 and {MAX_BODY:,} bytes")
     return size
 
 
-def _object(hub: LocalHub, repo: Repo, item: dict[str, Any]) -> dict[str, Any]:
+def _object(hub: LocalHub, repo: Repo, item: dict[str, Any]) -> JsonObject:
     oid, size = check_sha256(item.get("oid")), check_size(item.get("size"))
-    answer: dict[str, Any] = {"oid": oid, "size": size}
+    answer: JsonObject = {"oid": oid, "size": size}
     if repo.uploaded(oid):
         return answer
     base = f"{hub.url}/_lfs/{repo.state.type}s/{repo.state.id}"
@@ -149,7 +150,7 @@ def _object(hub: LocalHub, repo: Repo, item: dict[str, Any]) -> dict[str, Any]:
     def signed(step: object) -> str:
         return hub.sign(repo.state.type, repo.state.id, oid, size, step)
 
-    upload: dict[str, Any] = {"href": f"{place}/{signed('whole')}"}
+    upload: JsonObject = {"href": f"{place}/{signed('whole')}"}
     if size > hub.part_size:
         answer["transfer"] = "multipart"
         numbers = range(1, _n_parts(hub, size) + 1)

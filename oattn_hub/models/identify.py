@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Unpack
 
 from oattn_hub.files import exists_here, fingerprint, is_folder, joint_fingerprint, sha256_file
 from oattn_hub.files.front_matter import card_metadata
+from oattn_hub.models.options import HubOptions
 from oattn_hub.tokens import default_token
+from oattn_hub.types import Array
 
 if TYPE_CHECKING:
     from torch import nn
@@ -48,7 +50,7 @@ def weights_fingerprint(model: nn.Module) -> str:
     return joint_fingerprint(_identity(model))
 
 
-def _identity(model: nn.Module) -> Iterator[Any]:
+def _identity(model: nn.Module) -> Iterator[str | Array]:
     """The class, and every weight by name, one at a time."""
     from torch import Tensor
 
@@ -61,11 +63,11 @@ def _identity(model: nn.Module) -> Iterator[Any]:
         yield value.detach().cpu().float().numpy() if known else str(value)
 
 
-def batch_fingerprint(*batches: Mapping[str, Any]) -> str:
+def batch_fingerprint(*batches: Mapping[str, object]) -> str:
     """SHA-256 of the tensors a model was given, by name; other arguments do not count."""
     from torch import Tensor
 
-    parts: list[Any] = []
+    parts: list[str | Array] = []
     for batch in batches:
         for name, value in sorted(batch.items()):
             if isinstance(value, Tensor) and not value.is_nested:
@@ -73,7 +75,7 @@ def batch_fingerprint(*batches: Mapping[str, Any]) -> str:
     return fingerprint(*parts)
 
 
-def license_of(source: str | None, **hub_options: Any) -> str | None:
+def license_of(source: str | None, **hub_options: Unpack[HubOptions]) -> str | None:
     """What the card of a folder or of a Hub repo says; None where there is no card, or it does not say.
 
     Args:
@@ -86,15 +88,15 @@ def license_of(source: str | None, **hub_options: Any) -> str | None:
         return None
     card = Path(source) / "README.md"
     if is_hub_repo(source):
-        token = default_token(hub_options.pop("token", None))
+        hub_options["token"] = default_token(hub_options.get("token"))
         try:
-            card = Path(hf_hub_download(source, "README.md", token=token, **hub_options))
+            card = Path(hf_hub_download(source, "README.md", **hub_options))
         except (OSError, ValueError):  # no card, or no connection: not worth failing for
             return None
     return _license_name(card_metadata(card).get("license"))
 
 
-def _license_name(named: Any) -> str | None:
+def _license_name(named: object) -> str | None:
     """The one name that the Hub knows a licence by; several together are ``other`` there."""
     names = named if isinstance(named, list) else [named]
     if not names or not all(isinstance(name, str) for name in names):

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
-from typing import Any
+from typing import Any, Protocol, Unpack
 
 from torch import nn
 
@@ -16,6 +15,7 @@ from oattn_hub.errors import InvalidInput, LoadError, MissingDependency, OattnEr
 from oattn_hub.files import read_json
 from oattn_hub.models import TASKS, find_model_class, register_models
 from oattn_hub.models.aligned import align_weights
+from oattn_hub.models.describe import config_of, library_of, modality_of, processor_for
 from oattn_hub.models.folders import check_model_folder, missing_weights
 from oattn_hub.models.identify import (
     content_fingerprint,
@@ -23,6 +23,7 @@ from oattn_hub.models.identify import (
     public_name,
     weights_fingerprint,
 )
+from oattn_hub.models.options import PERMISSIONS, PLACES, DeviceMap, HubOptions, LoadAgain, Processor
 from oattn_hub.models.placement import Placement, moved_to
 from oattn_hub.models.screening import screen_folder, screen_repo, tensors_only
 from oattn_hub.models.timm_models import PICKLED_WEIGHTS, load_timm_folder
@@ -30,8 +31,6 @@ from oattn_hub.models.unwrap import is_sentence_encoder, unwrap
 from oattn_hub.records import OPTIONS_FROM_FILES, PRUNING_KEY, ModelInfo
 from oattn_hub.tokens import default_token
 
-PERMISSIONS = ("trust_remote_code", "allow_pickle", "token", "cache_dir", "local_files_only")
-PLACES = ("device", "device_map", "dtype", "offload_folder")
 _NO_SAFETENSORS = re.compile("(no|not appear to have) a? ?file named .*safetensors")
 _PRUNED_FILES = ["*.json", "*.jinja", "*.model", "*.safetensors", "*.txt"]
 
@@ -51,7 +50,7 @@ class LoadedModel:
     model: nn.Module
     processor: Any
     info: ModelInfo
-    hub_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    hub_options: HubOptions = field(default_factory=lambda: HubOptions(), repr=False)
     sentence_encoder: Any = field(default=None, repr=False)
 
     @property
@@ -87,6 +86,17 @@ class LoadedModel:
         return self.model(**moved)
 
 
+class HoldsModel(Protocol):
+    """What has its model in it: pipelines of transformers and diffusers."""
+
+    @property
+    def model(self) -> object: ...
+
+
+#: What :func:`load_model` takes; SentenceTransformers, PeftModels and compiled modules are modules.
+Source = str | Path | nn.Module | LoadedModel | HoldsModel | tuple[nn.Module | HoldsModel, Processor | None]
+
+
 @dataclass(frozen=True)
 class _Request:
     """Everything the user said about where and how to load."""
@@ -102,11 +112,23 @@ class _Request:
     task: str | None
     placement: Placement
 
+    def __post_init__(self) -> None:
+        if self.task is not None and self.task not in TASKS:
+            raise InvalidInput(f"task is {self.task!r}; choose from {', '.join(TASKS)}.")
+        named = PurePath(self.gguf_file or "")
+        if named.is_absolute() or ".." in named.parts:
+            raise InvalidInput(f"gguf_file is {self.gguf_file!r}; give the name of a file in the model's folder.")
+
     @property
-    def hub_options(self) -> dict[str, Any]:
-        options = {"revision": self.revision, "token": self.token, "cache_dir": self.cache_dir}
-        chosen = {name: value for name, value in options.items() if value is not None}
-        return {**chosen, "local_files_only": self.local_files_only}
+    def hub_options(self) -> HubOptions:
+        options = HubOptions(local_files_only=self.local_files_only)
+        if self.revision is not None:
+            options["revision"] = self.revision
+        if self.token is not None:
+            options["token"] = self.token
+        if self.cache_dir is not None:
+            options["cache_dir"] = self.cache_dir
+        return options
 
     @property
     def file_options(self) -> dict[str, str]:
@@ -115,7 +137,7 @@ class _Request:
 
 
 def load_model(
-    spec: Any,
+    spec: Source,
     revision: str | None = None,
     token: str | bool | None = None,
     cache_dir: str | None = None,
@@ -125,11 +147,11 @@ def load_model(
     gguf_file: str | None = None,
     task: str | None = None,
     device: str | None = None,
-    device_map: str | Mapping[str, Any] | None = None,
+    device_map: DeviceMap | None = None,
     dtype: str | None = None,
     offload_folder: str | Path | None = None,
-    tokenizer: Any = None,
-    processor: Any = None,
+    tokenizer: Processor | None = None,
+    processor: Processor | None = None,
 ) -> LoadedModel:
     """Load a model for inference; nothing is executed and nothing is unpickled unless you say so.
 
@@ -159,35 +181,39 @@ def load_model(
     """
     given = _given_processor(tokenizer, processor)
     if not isinstance(spec, str | Path):
-        loaded = spec if isinstance(spec, LoadedModel) else _wrap(*unwrap(spec))
-        if is_sentence_encoder(spec):
-            loaded = replace(loaded, sentence_encoder=spec)
-        return loaded if given is None else replace(loaded, processor=given)
-    if task is not None and task not in TASKS:
-        raise InvalidInput(f"task is {task!r}; choose from {', '.join(TASKS)}.")
-    if gguf_file is not None and (PurePath(gguf_file).is_absolute() or ".." in PurePath(gguf_file).parts):
-        raise InvalidInput(f"gguf_file is {gguf_file!r}; give the name of a file in the model's folder.")
-    source, token = str(spec), default_token(token)
+        held = _hold(spec)
+        return held if given is None else replace(held, processor=given)
     request = _Request(
-        source, revision, token, cache_dir, local_files_only, trust_remote_code, allow_pickle, gguf_file, task,
-        Placement(device, device_map, dtype, offload_folder),
+        str(spec), revision, default_token(token), cache_dir, local_files_only, trust_remote_code, allow_pickle,
+        gguf_file, task, Placement(device, device_map, dtype, offload_folder),
     )  # fmt: skip
-    try:
-        with nullcontext() if trust_remote_code else tensors_only():
-            loaded = _load(request)
-    except OattnError:
-        raise
-    except ImportError as error:
-        raise MissingDependency(f"Loading {source} needs a package that is not installed: {error}") from error
-    except Exception as error:  # the Hub libraries raise a dozen unrelated classes for "it cannot be loaded"
-        raise LoadError(_explain(request, error)) from error
+    loaded = _load_explained(request)
     request.placement.place(loaded.model, loaded.library)
     align_weights(loaded.model)
     processor = loaded.processor if given is None else given
     return replace(loaded, processor=processor, hub_options=request.hub_options)
 
 
-def _given_processor(tokenizer: Any, processor: Any) -> Any:
+def _hold(spec: nn.Module | LoadedModel | HoldsModel | tuple[nn.Module | HoldsModel, Processor | None]) -> LoadedModel:
+    """What was made in Python and not named; it stays as it is."""
+    loaded = spec if isinstance(spec, LoadedModel) else _wrap(*unwrap(spec))
+    return replace(loaded, sentence_encoder=spec) if is_sentence_encoder(spec) else loaded
+
+
+def _load_explained(request: _Request) -> LoadedModel:
+    """Load it, or say in one sentence why it cannot be loaded."""
+    try:
+        with nullcontext() if request.trust_remote_code else tensors_only():
+            return _load(request)
+    except OattnError:
+        raise
+    except ImportError as error:
+        raise MissingDependency(f"Loading {request.source} needs a package that is not installed: {error}") from error
+    except Exception as error:  # the Hub libraries raise a dozen unrelated classes for "it cannot be loaded"
+        raise LoadError(_explain(request, error)) from error
+
+
+def _given_processor(tokenizer: Processor | None, processor: Processor | None) -> Processor | None:
     """What the caller gave to read inputs with; None is nothing."""
     if tokenizer is not None and processor is not None:
         raise InvalidInput("Both tokenizer and processor were given; a processor has its tokenizer in it. Give one.")
@@ -200,7 +226,7 @@ def _given_processor(tokenizer: Any, processor: Any) -> Any:
     return given
 
 
-def load_again(info: ModelInfo, **permissions: Any) -> LoadedModel:
+def load_again(info: ModelInfo, **permissions: Unpack[LoadAgain]) -> LoadedModel:
     """Load the model that a report or a plan names.
 
     A file says which model it is and never what may be done to load it: that is what only the caller may grant. Nor
@@ -248,8 +274,7 @@ def _load_pruned_repo(request: _Request) -> LoadedModel:
     """A pruned checkpoint on the Hub: its data files only, since nothing that comes with it is run."""
     from huggingface_hub import snapshot_download
 
-    options: dict[str, Any] = request.hub_options
-    folder = snapshot_download(request.source, allow_patterns=_PRUNED_FILES, **options)
+    folder = snapshot_download(request.source, allow_patterns=_PRUNED_FILES, **request.hub_options)
     loaded = _load_pruned(Path(folder), request.placement)
     info = replace(loaded.info, id=request.source, revision=request.revision, source=request.source)
     return replace(loaded, info=info)
@@ -275,14 +300,13 @@ def _load_pruned(folder: Path, placement: Placement) -> LoadedModel:
     if not any(folder.glob("*.safetensors")):
         raise LoadError(f"{folder} is a pruned checkpoint without safetensors. Save or download it again.")
     with _quiet():
-        loaded: Any = load_pruned(folder, **placement.transformers_options)
-    model = loaded if isinstance(loaded, nn.Module) else loaded.model
-    library = _library(model)
+        model = load_pruned(folder, **placement.transformers_options)
+    library = library_of(model)
     processor = None
     if library == "transformers":
         # the config at hand: the folder's own names a model type that transformers does not know, and warns of
-        options = {"trust_remote_code": False, "config": model.config}
-        processor = _processor(_modality(model, library), str(folder), options)
+        options = {"trust_remote_code": False, "config": config_of(model)}
+        processor = processor_for(modality_of(model, library), str(folder), options)
     return _describe(model, processor, public_name(str(folder)), content_fingerprint(folder), str(folder))
 
 
@@ -304,7 +328,7 @@ def _load_transformers(request: _Request) -> LoadedModel:
         quantizer.remove_quantization_config(model)
     folder = Path(request.source)
     revision = content_fingerprint(folder) if folder.is_dir() else request.revision
-    processor = _processor(_modality(model, "transformers"), request.source, options)
+    processor = processor_for(modality_of(model, "transformers"), request.source, options)
     return _describe(model, processor, public_name(request.source), revision, request.source, request)
 
 
@@ -341,7 +365,9 @@ def _load_timm_repo(request: _Request, name: str) -> LoadedModel:
     from huggingface_hub import snapshot_download
 
     repo_id, _, tag = name.partition("@")
-    options: dict[str, Any] = {**request.hub_options, **({"revision": tag} if tag else {})}
+    options = request.hub_options
+    if tag:
+        options["revision"] = tag
     wanted = ["config.json", "*.safetensors", *(PICKLED_WEIGHTS if request.allow_pickle else ())]
     folder = Path(snapshot_download(repo_id, allow_patterns=wanted, **options))
     model = load_timm_folder(folder, request.allow_pickle)
@@ -362,7 +388,7 @@ def _describe(
     source: str | None,
     request: _Request | None = None,
 ) -> LoadedModel:
-    library = _library(model)
+    library = library_of(model)
     is_folder = source is not None and Path(source).is_dir()
     hub_options = request.hub_options if request is not None and not is_folder else {}
     info = ModelInfo(
@@ -371,7 +397,7 @@ def _describe(
         # a folder's whole path, so that the model is found again from anywhere
         source=str(Path(str(source)).resolve()) if is_folder else source,
         library=library,
-        modality=_modality(model, library),
+        modality=modality_of(model, library),
         architecture=type(model).__name__,
         n_parameters=sum(parameter.numel() for parameter in model.parameters()),
         license=license_of(source, **hub_options),
@@ -380,45 +406,7 @@ def _describe(
     return LoadedModel(model.eval(), processor, info)
 
 
-def _library(model: nn.Module) -> str:
-    origin = type(model).__module__.split(".")[0]
-    if hasattr(model, "pretrained_cfg") or origin == "timm":
-        return "timm"
-    return "transformers" if hasattr(model, "main_input_name") and hasattr(model, "config") else "torch"
-
-
-def _modality(model: nn.Module, library: str) -> str:
-    if library == "timm":
-        return "image"
-    if library == "torch":
-        return "tensor"
-    names = set(inspect.signature(model.forward).parameters)
-    if {"pixel_values", "input_ids"} <= names:
-        return "image+text"
-    if "pixel_values" in names:
-        return "image"
-    return "audio" if names & {"input_features", "input_values"} else "text"
-
-
-def _processor(modality: str, source: str, options: Mapping[str, Any]) -> Any:
-    import transformers
-
-    classes: dict[str, Any] = {
-        "text": transformers.AutoTokenizer,
-        "image": transformers.AutoImageProcessor,
-        "audio": transformers.AutoFeatureExtractor,
-        "image+text": transformers.AutoProcessor,
-    }
-    try:
-        processor = classes[modality].from_pretrained(source, **options)
-    except (OSError, ValueError, TypeError, KeyError, ImportError):
-        return None  # a bare checkpoint; calibration_inputs says what it needs when it needs it
-    # Without a vocabulary transformers makes a tokenizer of special tokens only, to which every word is unknown.
-    empty = modality == "text" and len(processor) <= len(processor.all_special_ids)
-    return None if empty else processor
-
-
-def _is_timm_config(config: Mapping[str, Any]) -> bool:
+def _is_timm_config(config: Mapping[str, object]) -> bool:
     return "architecture" in config and "model_type" not in config
 
 

@@ -94,7 +94,7 @@ def copied(model: nn.Module, apart: Iterable[nn.Module]) -> nn.Module:
     return copy.deepcopy(model, {**shared, **stores})
 
 
-def placement_of(model: Any, offload_folder: str) -> dict[str, Any]:
+def placement_of(model: nn.Module, offload_folder: str) -> dict[str, Any]:
     """Arguments of ``from_pretrained`` that put a model of the same layers where this one is.
 
     There are none for a model in memory, and for one that was offloaded without a map (``accelerate.cpu_offload``).
@@ -107,12 +107,12 @@ def placement_of(model: Any, offload_folder: str) -> dict[str, Any]:
 
 
 @contextmanager
-def mapped(model: Any) -> Iterator[None]:
+def mapped(model: nn.Module) -> Iterator[None]:
     """Let transformers look for offloaded weights where accelerate keeps them, also where no map says so."""
     if hasattr(model, "hf_device_map") or not is_offloaded(model):
         yield
         return
-    model.hf_device_map = {"": "disk"}
+    setattr(model, "hf_device_map", {"": "disk"})  # noqa: B010 - no attribute that a module declares
     try:
         yield
     finally:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from oattn_hub.errors import InvalidInput
+from oattn_hub.models.options import DeviceMap
 
+Value = TypeVar("Value")
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -20,7 +21,7 @@ class Placement:
     """What the user said about it; see ``load_model``."""
 
     device: str | None = None
-    device_map: str | Mapping[str, Any] | None = None
+    device_map: DeviceMap | None = None
     dtype: str | None = None
     offload_folder: str | Path | None = None
 
@@ -54,7 +55,7 @@ class Placement:
             model.to(self.device, None if self.dtype is None else _DTYPES[self.dtype])
 
 
-def moved_to(model: nn.Module, value: Any) -> Any:
+def moved_to(model: nn.Module, value: Value) -> Value | Tensor:
     """The tensor on the device of the model's first weights; accelerate moves the inputs of what it keeps elsewhere."""
     device = next((parameter.device for parameter in model.parameters()), None)
     if not isinstance(value, Tensor) or device is None or device.type == "meta":

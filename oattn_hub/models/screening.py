@@ -12,10 +12,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import Unpack
 
 from oattn_hub.errors import FormatError, LoadError
 from oattn_hub.files import read_json
+from oattn_hub.models.options import HubOptions
 from oattn_hub.models.timm_models import timm_arguments
 
 ADAPTER_FILE = "adapter_config.json"
@@ -26,7 +27,7 @@ _guard = Lock()
 _blocks: list[str | None] = []  # what the variable was for each block that runs, in any thread
 
 
-def screen_folder(folder: Path, config: Any, trust_remote_code: bool = False, allow_pickle: bool = False) -> None:
+def screen_folder(folder: Path, config: object, trust_remote_code: bool = False, allow_pickle: bool = False) -> None:
     """Refuse a folder whose files ask transformers for more than to load this model."""
     if (folder / ADAPTER_FILE).is_file():
         _explain_adapter(folder / ADAPTER_FILE, str(folder))
@@ -36,7 +37,9 @@ def screen_folder(folder: Path, config: Any, trust_remote_code: bool = False, al
         _check_config(config, f"{folder}/config.json")
 
 
-def screen_repo(repo_id: str, config: Any, trust_remote_code: bool, allow_pickle: bool, **hub_options: Any) -> None:
+def screen_repo(
+    repo_id: str, config: object, trust_remote_code: bool, allow_pickle: bool, **hub_options: Unpack[HubOptions]
+) -> None:
     """The same for a repo of the Hub; ``hub_options`` are those of ``hf_hub_download``."""
     if adapter := _repo_file(repo_id, ADAPTER_FILE, hub_options):
         _explain_adapter(adapter, repo_id)
@@ -46,7 +49,7 @@ def screen_repo(repo_id: str, config: Any, trust_remote_code: bool, allow_pickle
         _check_config(config, f"{repo_id}/config.json")
 
 
-def _repo_file(repo_id: str, name: str, hub_options: dict[str, Any]) -> Path | None:
+def _repo_file(repo_id: str, name: str, hub_options: HubOptions) -> Path | None:
     """A file of the repo; None where there is none. Offline it is looked for where transformers will look, too."""
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import EntryNotFoundError
@@ -57,7 +60,7 @@ def _repo_file(repo_id: str, name: str, hub_options: dict[str, Any]) -> Path | N
         return None
 
 
-def _check_config(config: Any, place: str) -> None:
+def _check_config(config: object, place: str) -> None:
     """Refuse a config that asks for code or weights from elsewhere, at any depth."""
     if isinstance(config, list):
         for item in config:
@@ -71,7 +74,7 @@ def _check_config(config: Any, place: str) -> None:
         _check_config(value, place)
 
 
-def _check_setting(name: str, value: Any, place: str) -> None:
+def _check_setting(name: str, value: object, place: str) -> None:
     kernels = value.values() if isinstance(value, Mapping) else [value]
     if "_implementation" in name and any("/" in kernel for kernel in kernels if isinstance(kernel, str)):
         raise LoadError(
@@ -98,7 +101,7 @@ def _check_index(index: Path) -> None:
             raise LoadError(f"{index} names the weights {shard[:80]!r}, which are no safetensors beside it. Refused.")
 
 
-def _is_safetensors(name: Any) -> bool:
+def _is_safetensors(name: object) -> bool:
     return isinstance(name, str) and Path(name).name == name and name.endswith(".safetensors")
 
 

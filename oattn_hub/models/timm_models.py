@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from oattn_hub.errors import FormatError, LoadError
 from oattn_hub.files import read_header, read_json
+from oattn_hub.types import Json
 
 PICKLED_WEIGHTS = ("pytorch_model.bin", "pytorch_model.pth", "model.pth")
 # How images are prepared, what the outputs mean, and where the card says the model comes from.
@@ -43,11 +44,12 @@ def load_timm_folder(folder: Path, allow_pickle: bool = False) -> nn.Module:
     return loaded
 
 
-def timm_arguments(config: Any, place: Path) -> tuple[str, dict[str, Any]]:
+def timm_arguments(config: Json, place: Path) -> tuple[str, dict[str, Any]]:
     """The architecture that a ``config.json`` names and the arguments it gives; any other than a model's is refused."""
     import timm
 
-    architecture = config.get("architecture") if isinstance(config, Mapping) else None
+    config = config if isinstance(config, Mapping) else {}
+    architecture = config.get("architecture")
     if not isinstance(architecture, str) or not timm.is_model(architecture):
         raise FormatError(f"{place} names the architecture {str(architecture)[:60]!r}, which this timm does not have.")
     arguments = config.get("model_args") or {}
@@ -77,7 +79,7 @@ def _architecture_arguments(architecture: str) -> set[str]:
     return taken - loader - {"self", "args", "kwargs", "pruned", "features_only"}
 
 
-def _is_plain(value: Any, depth: int = 3) -> bool:
+def _is_plain(value: object, depth: int = 3) -> bool:
     if isinstance(value, list):
         return depth > 0 and len(value) <= 1000 and all(_is_plain(item, depth - 1) for item in value)
     return value is None or isinstance(value, str | int | float)

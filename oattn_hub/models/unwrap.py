@@ -7,11 +7,12 @@ from typing import Any
 from torch import nn
 
 from oattn_hub.errors import InvalidInput
+from oattn_hub.models.options import Processor
 
 _PROCESSORS = ("processor", "tokenizer", "image_processor", "feature_extractor")
 
 
-def unwrap(held: Any) -> tuple[nn.Module, Any]:
+def unwrap(held: object) -> tuple[nn.Module, Processor | None]:
     """The model inside ``held``, and the tokenizer or processor that comes with it (None if there is none).
 
     Takes a module, ``(module, tokenizer)``, a transformers or diffusers pipeline, a SentenceTransformer, a PeftModel, a
@@ -36,13 +37,13 @@ def unwrap(held: Any) -> tuple[nn.Module, Any]:
     return held, None
 
 
-def is_sentence_encoder(held: Any) -> bool:
+def is_sentence_encoder(held: object) -> bool:
     """Whether this is a SentenceTransformer, whose other modules make an embedding of what the model gives."""
-    first: Any = held[0] if isinstance(held, nn.Sequential) and len(held) else None
+    first = held[0] if isinstance(held, nn.Sequential) and len(held) else None
     return isinstance(getattr(first, "auto_model", None), nn.Module)
 
 
-def _from_pipeline(held: Any) -> tuple[nn.Module, Any]:
+def _from_pipeline(held: object) -> tuple[nn.Module, Processor | None]:
     inside = (getattr(held, name, None) for name in ("model", "transformer", "unet"))
     module = next((value for value in inside if isinstance(value, nn.Module)), None)
     if module is None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -22,6 +22,7 @@ from oattn_hub.errors import SurgeryError
 from oattn_hub.pruning.masks import masked_sites
 from oattn_hub.pruning.readout import largest_difference
 from oattn_hub.pruning.sites import Head, heads_of
+from oattn_hub.types import Args, Function, Kwargs
 
 if TYPE_CHECKING:
     from oattn_hub.adapters import AttentionSite
@@ -37,17 +38,19 @@ class _ZeroHeads(TorchFunctionMode):
         self.runs: dict[nn.Module, int] = {}
         self.written = WrittenSoftmax()
 
-    def enter(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+    def enter(self, module: nn.Module, args: Args, kwargs: Kwargs) -> None:
         """A site begins to run."""
         turns = self.removed[module]
         self.running.append((module, turns[self.runs.get(module, 0) % len(turns)]))
         self.runs[module] = self.runs.get(module, 0) + 1
 
-    def leave(self, module: nn.Module, args: Any, kwargs: Any, well: bool) -> None:
+    def leave(self, module: nn.Module, args: Args, kwargs: Kwargs, well: bool) -> None:
         """It ends."""
         self.running.pop()
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        self, func: Function, types: Collection[type], args: Args = (), kwargs: Kwargs | None = None
+    ) -> object:
         result = func(*args, **(kwargs or {}))
         name = getattr(func, "__name__", "")
         attends = name in ("scaled_dot_product_attention", "softmax", "_softmax")

@@ -5,20 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from oattn_hub.adapters import Adapter, AttentionSite
 from oattn_hub.errors import InvalidInput
+from oattn_hub.inputs.types import Data
+from oattn_hub.models.options import LoadAgain
 from oattn_hub.progress import Progress, silent
 from oattn_hub.pruning.bounds import LEVEL, upper_bound
 from oattn_hub.pruning.compensate import KINDS, TRIED, Compensator, Kind, Refits
 from oattn_hub.pruning.evaluation import Evaluator, increase_interval
+from oattn_hub.pruning.origin import Compensation
 from oattn_hub.pruning.plain import check_values
 from oattn_hub.pruning.roles import Roles, context_lengths, share_out
 from oattn_hub.pruning.search import Effort, Meter
 from oattn_hub.pruning.sites import adapter_of, weights_fingerprint
 from oattn_hub.pruning.tasks import COUNTED, Metric, Task, find_task
 from oattn_hub.pruning.units import Removed
+from oattn_hub.report.cost import Cost, Look
 
 if TYPE_CHECKING:
     from oattn_hub.inputs import CalibrationInputs
@@ -42,8 +46,8 @@ class Question:
     """
 
     metric: str | None = None
-    data: Any = None
-    calibration: Any = None
+    data: Data = None
+    calibration: Data = None
     inputs: int | None = None
     tokens: int | None = None
     lengths: Sequence[int] | None = None
@@ -52,7 +56,7 @@ class Question:
     new_biases: bool = True
     seed: int = 0
     progress: Progress = field(default=silent)
-    permissions: Mapping[str, Any] = field(default_factory=dict)
+    permissions: LoadAgain = field(default_factory=lambda: LoadAgain())
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
@@ -129,27 +133,42 @@ class Bench:
         """The one-sided bound of the cost on the verification inputs, for each length."""
         return self.check.bounds(heads, compensator, self.question.seed)
 
-    def cost(self, heads: Removed, compensator: Compensator) -> dict[str, Any]:
+    def cost(self, heads: Removed, compensator: Compensator) -> Cost:
         """What a plan says about its cost: all of it measured on this very set, with these very weights."""
         verified = self._looks(self.check, self.roles.check, heads, compensator)
+        return self._cost(verified, self._looks(self.last, self.roles.last, heads, compensator))
+
+    def cost_of(self, student: LoadedModel) -> Cost:
+        """The same of a model that is cut already, as it is: what it answers on the same inputs."""
+        verified, last = (
+            [self._look_at(student, part) for part in parts] for parts in (self.roles.check, self.roles.last)
+        )
+        return self._cost(verified, last)
+
+    def _cost(self, verified: list[Look], last: list[Look]) -> Cost:
         return {
             **verified[0],
             "level": LEVEL,
             "lengths": verified,
-            "last_look": self._looks(self.last, self.roles.last, heads, compensator),
+            "last_look": last,
             "searched_on": self.roles.searched_on,
         }
 
+    def _look_at(self, student: LoadedModel, part: CalibrationInputs) -> Look:
+        evaluator, name = self.evaluator(part), self.metric.name
+        now = self.task.measure(self.task.observe(student, part), evaluator.reference, part)
+        return look(self.metric, part, evaluator.baseline[name], now[name], self.question.seed)
+
     def _looks(
         self, meter: Meter, parts: Sequence[CalibrationInputs], heads: Removed, compensator: Compensator
-    ) -> list[dict[str, Any]]:
+    ) -> list[Look]:
         after = meter.values(heads, compensator)
         return [
             look(self.metric, part, old, new, self.question.seed)
             for part, old, new in zip(parts, meter.before, after, strict=True)
         ]
 
-    def compensation(self, kind: Kind, refits: Refits) -> dict[str, Any] | None:
+    def compensation(self, kind: Kind, refits: Refits) -> Compensation | None:
         """What a plan says about its refits."""
         if not refits:
             return None
@@ -168,7 +187,7 @@ class Bench:
         return weights_fingerprint(self.sites)
 
 
-def look(metric: Metric, inputs: CalibrationInputs, before: Values, after: Values, seed: int) -> dict[str, Any]:
+def look(metric: Metric, inputs: CalibrationInputs, before: Values, after: Values, seed: int) -> Look:
     """One measurement in full: both means, the increase with its interval and its one-sided bound, and on what."""
     low, high = increase_interval(metric, before, after, seed)
     return {

@@ -10,7 +10,7 @@ cases. A plan must pass at every length it is promised for; that needs no correc
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from oattn_hub.pruning.tasks import Metric
 
 Values = NDArray[np.float64]
+Item = TypeVar("Item")
 LEVEL = 0.95
 _DRAWS = 2000
 
@@ -54,13 +55,14 @@ def _increase(metric: Metric, before: Values, after: Values) -> tuple[Values, Va
     return share, deviations.std(-1, ddof=1) / np.sqrt(before.shape[-1]) / size
 
 
-def fixed_sequence(plans: Sequence[Any], holds: Callable[[Any], bool]) -> tuple[Any, int]:
+def fixed_sequence(plans: Sequence[Item], holds: Callable[[Item], bool]) -> tuple[Item | None, int]:
     """The last plan before the first that fails (None if that is the first), and how many were tested.
 
     >>> fixed_sequence([1, 2, 3, 4], lambda heads: heads < 3)
     (2, 3)
     """
-    accepted, tested = None, 0
+    accepted: Item | None = None
+    tested = 0
     for plan in plans:
         tested += 1
         if not holds(plan):

@@ -27,6 +27,7 @@ import torch
 from oattn_hub import __version__
 from oattn_hub.errors import FormatError, InvalidInput, OattnError, SurgeryError
 from oattn_hub.files import folder_lock, parse_size, read_json, sha256_file, storage_errors, write_json, write_text
+from oattn_hub.models.describe import pretrained
 from oattn_hub.models.offloaded import StoredState, is_offloaded, mapped
 from oattn_hub.pruning import portable
 from oattn_hub.pruning.belongings import base_card, copy_belongings
@@ -70,21 +71,8 @@ def save_checkpoint(
         max_shard_size: the most that one file of weights holds, such as ``"1GB"``; None is 5 GB, and about a layer for
             a model that accelerate has offloaded, of which no more than a file is in memory.
     """
-    if variant not in VARIANTS:
-        raise InvalidInput(f"variant is {variant!r}; choose from {', '.join(VARIANTS)}.")
+    _check_saveable(pruned, folder, variant, allow_empty)
     largest = shard_size(pruned) if max_shard_size is None else parse_size(max_shard_size)
-    if not pruned.plan.heads and not allow_empty:
-        raise InvalidInput(
-            "The plan removes no head, so there is nothing to save: the model is the original. Allow more heads to go, "
-            "or pass allow_empty=True if you want a copy of it all the same."
-        )
-    if variant == "masked" and pruned.cuts["bias"]:
-        raise InvalidInput(
-            "The output projections of this model got a bias that the original does not have, so it has no masked "
-            "variant. Save variant='cut', or apply the plan with compensate=False."
-        )
-    if is_offloaded(pruned.model):
-        _check_offloaded(pruned, folder, variant)
     stock, reason = stock_model(pruned) if variant == "cut" and pruned.cuts["sites"] else (None, "")
     manifest = Manifest(
         variant=variant,
@@ -111,6 +99,23 @@ def save_checkpoint(
             writer.discard()
             raise
     return writer.manifest
+
+
+def _check_saveable(pruned: PrunedModel, folder: Path, variant: str, allow_empty: bool) -> None:
+    if variant not in VARIANTS:
+        raise InvalidInput(f"variant is {variant!r}; choose from {', '.join(VARIANTS)}.")
+    if not pruned.plan.heads and not allow_empty:
+        raise InvalidInput(
+            "The plan removes no head, so there is nothing to save: the model is the original. Allow more heads to go, "
+            "or pass allow_empty=True if you want a copy of it all the same."
+        )
+    if variant == "masked" and pruned.cuts["bias"]:
+        raise InvalidInput(
+            "The output projections of this model got a bias that the original does not have, so it has no masked "
+            "variant. Save variant='cut', or apply the plan with compensate=False."
+        )
+    if is_offloaded(pruned.model):
+        _check_offloaded(pruned, folder, variant)
 
 
 def _check_offloaded(pruned: PrunedModel, folder: Path, variant: str) -> None:
@@ -200,16 +205,17 @@ class _Writer:
         if self.stock is not None:
             self.stock.save_pretrained(self.folder, max_shard_size=self.largest)
             return
-        model: Any = self.pruned.model
+        model = pretrained(self.pruned.model)
         # The key is written by us below, into the cut variant only.
         cuts = model.config.__dict__.pop(PRUNING_KEY, self.pruned.cuts)
         try:
-            options: dict[str, Any] = {"save_original_format": False} if own_names else {}
             # transformers empties the dict, and reads what is offloaded by itself, one file at a time
             state = model.state_dict() if isinstance(self.state, StoredState) else dict(self.state)
             with storage_errors(self.folder), mapped(model), warnings.catch_warnings():
                 warnings.filterwarnings("ignore", "Attempting to save a model with offloaded modules")
-                model.save_pretrained(self.folder, state_dict=state, max_shard_size=self.largest, **options)
+                model.save_pretrained(
+                    self.folder, state_dict=state, max_shard_size=self.largest, save_original_format=not own_names
+                )
         except OattnError:
             raise
         except Exception as error:  # a config that its own class no longer accepts

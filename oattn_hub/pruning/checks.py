@@ -42,11 +42,11 @@ def check_cuts(cuts: dict[str, Any], planned: Iterable[Sequence[int]] | None = N
             )
 
 
-def planned_heads(manifest: Any) -> list[list[int]] | None:
+def planned_heads(manifest: object) -> list[list[int]] | None:
     """The heads that the manifest of a checkpoint says were removed; None where there is no such file."""
     if manifest is None:
         return None
-    with open(manifest, encoding="utf-8") as stream:  # noqa: PTH123 - this file also travels alone
+    with open(str(manifest), encoding="utf-8") as stream:  # noqa: PTH123 - this file also travels alone
         heads: list[list[int]] = json.load(stream)["plan"]["heads"]
     return heads
 
@@ -82,7 +82,7 @@ def check_keys(
         raise ValueError(f"The checkpoint cannot be loaded: {info['error_msgs'][0]}")
 
 
-def check_files(model: nn.Module, files: Iterable[Any]) -> None:
+def check_files(model: nn.Module, files: Iterable[object]) -> None:
     """Refuse integers in the place of weights, which transformers would turn into floats without a word."""
     counts = {name.rpartition(".")[2] for name, buffer in model.named_buffers() if not buffer.is_floating_point()}
     for file in (str(file) for file in files if str(file).endswith(".safetensors")):
@@ -139,20 +139,20 @@ def load_weights(model: nn.Module, state: dict[str, torch.Tensor]) -> nn.Module:
     return model
 
 
-def read_weights(folder: Any) -> dict[str, torch.Tensor]:
+def read_weights(folder: object) -> dict[str, torch.Tensor]:
     """All weights of a folder, out of one file or of those that its index names."""
     from pathlib import Path
 
     from safetensors.torch import load_file
 
-    index = Path(folder) / "model.safetensors.index.json"
+    index = Path(str(folder)) / "model.safetensors.index.json"
     if not index.is_file():
-        return load_file(Path(folder) / "model.safetensors")
+        return load_file(Path(str(folder)) / "model.safetensors")
     found: dict[str, torch.Tensor] = {}
     for name in sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())):
         if Path(name).name != name:
             raise ValueError(f"The index names {name!r}, which is no file of its own. Download or save it again.")
-        found |= load_file(Path(folder) / name)
+        found |= load_file(Path(str(folder)) / name)
     return found
 
 

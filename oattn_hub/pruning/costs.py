@@ -11,7 +11,9 @@ from typing import Any
 import torch
 
 from oattn_hub.errors import InvalidInput
+from oattn_hub.models.describe import pretrained
 from oattn_hub.models.load import LoadedModel
+from oattn_hub.types import JsonObject
 
 Batch = Mapping[str, torch.Tensor]
 
@@ -41,7 +43,7 @@ class PruningResult:
     decode_seconds_before: float | None = None
     decode_seconds_after: float | None = None
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """The result as a JSON-able dict."""
         return asdict(self)
 
@@ -92,7 +94,7 @@ def measure(before: LoadedModel, after: LoadedModel, batch: Batch, tokens: int |
     return found
 
 
-def _pair(name: str, values: Sequence[Any]) -> dict[str, Any]:
+def _pair(name: str, values: Sequence[float]) -> dict[str, float]:
     return {f"{name}_before": values[0], f"{name}_after": values[1]}
 
 
@@ -107,10 +109,9 @@ def count_flops(loaded: LoadedModel, batch: Batch) -> int:
 
 def generates(loaded: LoadedModel) -> bool:
     """Whether the model writes text token by token, alone or behind an encoder."""
-    model: Any = loaded.model
     if loaded.library != "transformers" or loaded.modality not in ("text", "audio"):
         return False
-    return bool(model.can_generate())
+    return bool(pretrained(loaded.model).can_generate())
 
 
 def kv_bytes_per_token(loaded: LoadedModel, batch: Batch) -> int:
@@ -124,7 +125,7 @@ def kv_bytes_per_token(loaded: LoadedModel, batch: Batch) -> int:
     return sum(tensor.nbytes // (tensor.shape[0] * tensor.shape[-2]) for tensor in cached_tensors(own))
 
 
-def cached_tensors(cache: Any) -> Iterator[torch.Tensor]:
+def cached_tensors(cache: object) -> Iterator[torch.Tensor]:
     """Keys and values of every layer that keeps some."""
     for layer in getattr(cache, "layers", ()):
         for tensor in (getattr(layer, "keys", None), getattr(layer, "values", None)):
@@ -145,7 +146,7 @@ def decode_latencies(models: Sequence[LoadedModel], batch: Batch, repeats: int =
     name = "decoder_input_ids" if "decoder_input_ids" in batch else "input_ids"
     token = batch[name][:, -1:]
 
-    def step(loaded: LoadedModel, output: Any) -> Any:
+    def step(loaded: LoadedModel, output: Any) -> object:
         encoded = getattr(output, "encoder_last_hidden_state", None)
         behind = {} if encoded is None else {"encoder_outputs": (encoded,)}
         return loaded.model(**{name: token}, **behind, past_key_values=output.past_key_values, use_cache=True)
@@ -154,7 +155,7 @@ def decode_latencies(models: Sequence[LoadedModel], batch: Batch, repeats: int =
     return _medians(calls, repeats)
 
 
-def _medians(calls: Sequence[Callable[[], Any]], repeats: int) -> list[float]:
+def _medians(calls: Sequence[Callable[[], object]], repeats: int) -> list[float]:
     """Median seconds of each call, measured in turn so that a busy machine is unfair to none."""
     if repeats < 1:
         raise InvalidInput(f"repeats is {repeats}; it is a count, 1 or more.")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import torch
 from torch import nn
@@ -29,14 +29,14 @@ def cut_model(model: nn.Module, cuts: CutList) -> nn.Module:
     return model
 
 
-def _change(model: nn.Module, tensor: str, change: Any) -> None:
+def _change(model: nn.Module, tensor: str, change: Callable[[torch.Tensor], torch.Tensor]) -> None:
     path, _, name = tensor.rpartition(".")
     owner = model.get_submodule(path)
     if getattr(owner, name).is_meta:  # what was in memory has been cut there
         replace_weight(owner, name, change)
 
 
-def _use_own_forward(module: Any) -> None:
+def _use_own_forward(module: nn.Module) -> None:
     """A behaviour gave the module another class; accelerate's forward would go on to call that of the first one."""
     if "_old_forward" in vars(module):
         module._old_forward = type(module).forward.__get__(module)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,15 +13,17 @@ from numpy.typing import NDArray
 from oattn_hub.adapters import AttentionSite
 from oattn_hub.errors import InvalidInput
 from oattn_hub.inputs import CalibrationInputs, calibration_inputs
+from oattn_hub.inputs.types import Data
 from oattn_hub.models.identify import batch_fingerprint
-from oattn_hub.models.load import LoadedModel, load_again, load_model
+from oattn_hub.models.load import LoadedModel, Source, load_again, load_model
+from oattn_hub.models.options import LoadAgain
 from oattn_hub.progress import Progress, silent
 from oattn_hub.pruning.compensate import Refits, refitted
 from oattn_hub.pruning.masks import masked_sites
 from oattn_hub.pruning.plain import check_values
 from oattn_hub.pruning.scores import Score, Subject, resolve_scores
 from oattn_hub.pruning.sites import Head, check_report, weights_fingerprint
-from oattn_hub.pruning.tasks import Metric, Task, find_task
+from oattn_hub.pruning.tasks import Metric, Outputs, Task, find_task
 from oattn_hub.report.evaluation import Curve, EvaluationSection, MetricInfo, ScoreResult
 
 if TYPE_CHECKING:
@@ -42,7 +44,7 @@ class Evaluator:
         self.reference = task.observe(loaded, inputs)
         self.calls = 0
 
-    def observe(self, heads: Sequence[Head], refits: Refits | None = None) -> list[Any]:
+    def observe(self, heads: Sequence[Head], refits: Refits | None = None) -> list[Outputs]:
         """What the model says on every input with these heads silenced and these output projections refitted."""
         self.calls += 1
         with refitted(self.sites, refits or {}), masked_sites(self.loaded.model, self.sites, heads):
@@ -60,11 +62,11 @@ class Evaluator:
 
 def evaluate(
     report: Report | None = None,
-    model: Any = None,
+    model: Source | None = None,
     scores: str | list[str] | None = None,
     *,
-    data: Any = None,
-    calibration: Any = None,
+    data: Data = None,
+    calibration: Data = None,
     inputs: int = 16,
     calibration_inputs_count: int = 6,
     tokens: int = 64,
@@ -73,7 +75,7 @@ def evaluate(
     seed: int = 0,
     adapter: str | None = None,
     progress: Progress = silent,
-    **permissions: Any,
+    **permissions: Unpack[LoadAgain],
 ) -> EvaluationSection:
     """Rank the heads by every score and measure what removing the lowest costs.
 
@@ -120,7 +122,7 @@ class _Run:
     seconds: float
 
 
-def load_subject(report: Report | None, model: Any, **permissions: Any) -> LoadedModel:
+def load_subject(report: Report | None, model: Source | None, **permissions: Unpack[LoadAgain]) -> LoadedModel:
     """The model to evaluate: the one given, or the one the report was made for."""
     if model is not None:
         return load_model(model, **permissions)
@@ -138,7 +140,7 @@ def _computable(scores: list[Score], report: Report | None) -> list[Score]:
 
 
 def disjoint_inputs(
-    loaded: LoadedModel, calibration: Any, data: Any, n_seen: int, n_held_out: int, tokens: int, seed: int
+    loaded: LoadedModel, calibration: Data, data: Data, n_seen: int, n_held_out: int, tokens: int, seed: int
 ) -> tuple[CalibrationInputs, CalibrationInputs]:
     """Inputs to choose heads by and inputs to measure the cost on, checked to have nothing in common."""
     held_out = held_out_inputs(loaded, data, n_held_out, tokens, seed)
@@ -157,7 +159,7 @@ def disjoint_inputs(
     return seen, held_out
 
 
-def held_out_inputs(loaded: LoadedModel, data: Any, count: int, tokens: int, seed: int) -> CalibrationInputs:
+def held_out_inputs(loaded: LoadedModel, data: Data, count: int, tokens: int, seed: int) -> CalibrationInputs:
     """The half of the data that calibration never uses; of ready-made batches, the last two thirds."""
     inputs = calibration_inputs(loaded, data, count, tokens, seed, "evaluation", labels=True)
     if not is_ready_made(data):
@@ -168,7 +170,7 @@ def held_out_inputs(loaded: LoadedModel, data: Any, count: int, tokens: int, see
     return _part(inputs, first, min(first + count, len(inputs)))
 
 
-def is_ready_made(data: Any) -> bool:
+def is_ready_made(data: Data) -> bool:
     """Batches of forward arguments, which come without halves."""
     return isinstance(data, CalibrationInputs) or (isinstance(data, list | tuple) and isinstance(data[0], dict))
 

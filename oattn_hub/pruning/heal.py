@@ -24,9 +24,9 @@ from torch import nn
 
 from oattn_hub.errors import InvalidInput
 from oattn_hub.inputs import CalibrationInputs
-from oattn_hub.models.load import LoadedModel, load_model
-from oattn_hub.pruning.bench import Bench, Question, look
-from oattn_hub.pruning.bounds import LEVEL
+from oattn_hub.inputs.types import Data
+from oattn_hub.models.load import LoadedModel, Source, load_model
+from oattn_hub.pruning.bench import Bench, Question
 from oattn_hub.pruning.sites import head_sites
 from oattn_hub.pruning.stacks import split, stacks
 from oattn_hub.pruning.tasks import Task, divergence
@@ -51,10 +51,10 @@ class Look:
 
 def heal(
     pruned: PrunedModel,
-    model: Any = None,
+    model: Source | None = None,
     *,
-    data: Any = None,
-    calibration: Any = None,
+    data: Data = None,
+    calibration: Data = None,
     minutes: float = 5.0,
     inputs: int | None = None,
     tokens: int | None = None,
@@ -98,7 +98,7 @@ def heal(
         parameter.requires_grad_(wanted[name])
     plan = replace(
         pruned.plan,
-        cost=_cost(bench, student),
+        cost=bench.cost_of(student),
         healing={
             "trained": additions.description if additions else "output projections of the attention layers",
             "parameters": sum(weight.numel() for weight in weights.values()),
@@ -257,29 +257,6 @@ class _Healer:
 
 def _shapes(batch: Any) -> dict[str, torch.Size]:
     return {name: value.shape for name, value in batch.items()}
-
-
-def _cost(bench: Bench, student: LoadedModel) -> dict[str, Any]:
-    """The healed model itself on inputs that it was not trained on."""
-
-    def looks(parts: Sequence[CalibrationInputs]) -> list[dict[str, Any]]:
-        found = []
-        for part in parts:
-            evaluator = bench.evaluator(part)
-            now = bench.task.measure(bench.task.observe(student, part), evaluator.reference, part)
-            name = bench.metric.name
-            found.append(look(bench.metric, part, evaluator.baseline[name], now[name], bench.question.seed))
-        return found
-
-    verified = looks(bench.roles.check)
-    last = looks(bench.roles.last)
-    return {
-        **verified[0],
-        "level": LEVEL,
-        "lengths": verified,
-        "last_look": last,
-        "searched_on": bench.roles.searched_on,
-    }
 
 
 def open_pruned(folder: str | Path) -> PrunedModel:

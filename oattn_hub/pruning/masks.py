@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from oattn_hub.adapters import Adapter, AttentionSite
 from oattn_hub.models.offloaded import replaced_weight
 from oattn_hub.pruning.projections import output_owner
 from oattn_hub.pruning.sites import Head, check_heads, head_sites, heads_of
+from oattn_hub.types import Args
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
+
+    #: Given the input of an output projection; what it returns takes that input's place.
+    See = Callable[[torch.Tensor], torch.Tensor | None]
 
 
 @contextmanager
@@ -43,13 +47,13 @@ def masked_sites(model: nn.Module, sites: Sequence[AttentionSite], heads: Collec
 
 
 @contextmanager
-def watched_outputs(model: nn.Module, site: AttentionSite, see: Any) -> Iterator[None]:
+def watched_outputs(model: nn.Module, site: AttentionSite, see: See) -> Iterator[None]:
     """Call ``see(input)`` whenever this pass reaches the output projection; what it returns takes the input's place."""
     module = site.output_module
     assert module is not None
     turn = _TurnCounter(site.n_turns)
 
-    def hook(_: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    def hook(_: nn.Module, args: Args) -> Args | None:
         if turn.next() != site.turn:
             return None
         changed = see(args[0])
@@ -69,7 +73,7 @@ class _TurnCounter:
     def __init__(self, n_turns: int) -> None:
         self.n_turns, self.turn = n_turns, -1
 
-    def restart(self, *_: Any) -> None:
+    def restart(self, *_: object) -> None:
         self.turn = -1
 
     def next(self) -> int:
@@ -85,7 +89,7 @@ def _zero_input(model: nn.Module, turns: Sequence[AttentionSite], heads: Collect
         yield
 
 
-def _silencer(site: AttentionSite, heads: Sequence[int]) -> Any:
+def _silencer(site: AttentionSite, heads: Sequence[int]) -> See:
     import torch
 
     silent = torch.zeros(site.output_weight.shape[0], dtype=torch.bool)

@@ -15,7 +15,9 @@ from torch import nn
 from oattn_hub.errors import FormatError, InvalidInput, LoadError
 from oattn_hub.files import read_json
 from oattn_hub.models import find_model_class
+from oattn_hub.models.describe import pretrained
 from oattn_hub.models.load import LoadedModel
+from oattn_hub.models.options import Processor
 from oattn_hub.models.screening import screen_folder
 from oattn_hub.pruning.checkpoint import save_checkpoint
 from oattn_hub.pruning.costs import PruningResult
@@ -109,11 +111,11 @@ def _load(model: nn.Module, state: dict[str, torch.Tensor], where: Path) -> None
         raise FormatError(
             f"{where} lacks {sorted(tied)[0]} and {len(tied) - 1} others; it is not a {type(model).__name__}."
         )
-    transformers_model: Any = model
+    transformers_model = pretrained(model)
     transformers_model.tie_weights()
 
 
-def _processor(where: Path) -> Any:
+def _processor(where: Path) -> Processor | None:
     import transformers
 
     try:

@@ -11,11 +11,14 @@ from __future__ import annotations
 import inspect
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from oattn_hub.models.aligned import align_weights
 from oattn_hub.pruning import checks, portable
 from oattn_hub.pruning.served import Served, auto_classes
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 WRITTEN_TYPE = "pruned_"
 _CONFIG_CLASS = '''
@@ -111,7 +114,7 @@ def timm_source() -> str:
     return _engine() + _TIMM_LOADER
 
 
-def transformers_source(model: Any, classes: Sequence[Served]) -> str:
+def transformers_source(model: PreTrainedModel, classes: Sequence[Served]) -> str:
     """The text of the file for a transformers model: its config, and every class that loads it."""
     config = type(model.config)
     imports = sorted(_import(cls) for cls in {config, *(served.cls for served in classes)})
@@ -126,12 +129,12 @@ def transformers_source(model: Any, classes: Sequence[Served]) -> str:
     return "".join(parts)
 
 
-def written_type(model: Any) -> str:
+def written_type(model: PreTrainedModel) -> str:
     """The model type that a pruned checkpoint has on disk."""
     return f"{WRITTEN_TYPE}{model.config.model_type}"
 
 
-def auto_map(model: Any, module: str, classes: Sequence[Served]) -> dict[str, str]:
+def auto_map(model: PreTrainedModel, module: str, classes: Sequence[Served]) -> dict[str, str]:
     """Auto class -> class in the modeling file."""
     names = [served.cls.__name__ for served in classes]
     found: dict[str, str] = {}

@@ -18,20 +18,22 @@ about as good (benchmarks/RESULTS.md), so the score's name does not claim the ba
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch.utils.hooks import RemovableHandle
 
 from oattn_hub.adapters import AttentionSite
 from oattn_hub.errors import InvalidInput
 from oattn_hub.geometry import cosine_affinity, flexible_tree, haar_functions, haar_transform
 from oattn_hub.pruning.masks import watched_outputs
 from oattn_hub.pruning.projections import head_rows
+from oattn_hub.types import Args, Kwargs
 
 if TYPE_CHECKING:
     from oattn_hub.inputs import CalibrationInputs
@@ -132,37 +134,25 @@ def _displacement(site: AttentionSite, features: torch.Tensor, streams: dict[int
     return np.asarray(fields / (streams.get(site.layer, 0.0) or total or 1.0))
 
 
-def _keeper(written: dict[int, torch.Tensor], layer: int) -> Any:
+def _keeper(written: dict[int, torch.Tensor], layer: int) -> Callable[[torch.Tensor], None]:
     def keep(features: torch.Tensor) -> None:
         written[layer] = features.detach()
 
     return keep
 
 
-def _watched_stream(model: torch.nn.Module, site: AttentionSite, streams: dict[int, float]) -> Any:
+def _watched_stream(model: torch.nn.Module, site: AttentionSite, streams: dict[int, float]) -> RemovableHandle:
     """Note the typical size of the residual stream: the median token of the input of the block around the attention."""
     parent = site.module_name.rpartition(".")[0]
     width = site.output_weight.shape[1]
 
-    def hook(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def hook(_: torch.nn.Module, args: Args, kwargs: Kwargs) -> None:
         for value in (*args, *kwargs.values()):
             if isinstance(value, torch.Tensor) and value.is_floating_point() and value.shape[-1:] == (width,):
                 streams[site.layer] = float(value.detach().float().norm(dim=-1).median())
                 return
 
-    return _Removed(model.get_submodule(parent).register_forward_pre_hook(hook, with_kwargs=True))
-
-
-class _Removed:
-    """A hook handle as a context manager."""
-
-    def __init__(self, handle: Any) -> None:
-        self.handle = handle
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, *_: object) -> None:
-        self.handle.remove()
+    return model.get_submodule(parent).register_forward_pre_hook(hook, with_kwargs=True)
 
 
 def _streams(found: Sequence[tuple[str, Floats]]) -> list[tuple[list[int], Floats]]:

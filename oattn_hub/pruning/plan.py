@@ -6,18 +6,22 @@ from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from oattn_hub.codec import decode, encode
 from oattn_hub.errors import FormatError, InvalidInput, LoadError
 from oattn_hub.files import read_json, unsealed, write_sealed
+from oattn_hub.pruning.origin import ChosenBy, Compensation, Healing
 from oattn_hub.records import Head, ModelInfo
+from oattn_hub.report.cost import Cost
+from oattn_hub.types import Json, JsonObject
 
 if TYPE_CHECKING:
     from torch import nn
 
     from oattn_hub.adapters import Adapter, AttentionSite
-    from oattn_hub.models.load import LoadedModel
+    from oattn_hub.models.load import LoadedModel, Source
+    from oattn_hub.models.options import LoadAgain
     from oattn_hub.pruning.compensate import Refits
     from oattn_hub.pruning.pruned import PrunedModel
     from oattn_hub.report.evaluation import EvaluationSection
@@ -58,18 +62,18 @@ class PruningPlan:
     weights: str = ""
     model: ModelInfo = field(default_factory=lambda: ModelInfo(""))
     score: str = "by hand"
-    chosen_by: Mapping[str, Any] = field(default_factory=dict)
+    chosen_by: ChosenBy = field(default_factory=lambda: ChosenBy())
     evaluations: int = 0
-    cost: Mapping[str, Any] | None = None
-    compensation: Mapping[str, Any] | None = None
-    healing: Mapping[str, Any] | None = None
+    cost: Cost | None = None
+    compensation: Compensation | None = None
+    healing: Healing | None = None
     refits: Refits | None = field(default=None, repr=False, compare=False)
     loaded: LoadedModel | None = field(default=None, repr=False, compare=False)
     bound: Adapter | None = field(default=None, repr=False, compare=False)
     evaluation: EvaluationSection | None = field(default=None, repr=False, compare=False)
 
     @classmethod
-    def from_heads(cls, model: Any, heads: Iterable[Head], adapter: str | None = None) -> Self:
+    def from_heads(cls, model: Source, heads: Iterable[Head], adapter: str | None = None) -> Self:
         """A plan by hand.
 
         Args:
@@ -140,13 +144,13 @@ class PruningPlan:
 
         return masked_sites(model, self.check(model, allow_other_weights), self.heads)
 
-    def apply(self, model: Any = None, **options: Any) -> PrunedModel:
+    def apply(self, model: Source | None = None, **options: Any) -> PrunedModel:
         """Cut the heads out of a copy of the model; see :func:`oattn_hub.pruning.pruned.prune`."""
         from oattn_hub.pruning.pruned import prune
 
         return prune(self, model, **options)
 
-    def load(self, **permissions: Any) -> LoadedModel:
+    def load(self, **permissions: Unpack[LoadAgain]) -> LoadedModel:
         """The model this plan was made for: the one at hand, or loaded again.
 
         Args:
@@ -163,12 +167,12 @@ class PruningPlan:
             )
         return load_again(self.model, **permissions)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """The plan as a JSON-able dict."""
         return {"schema": SCHEMA, **{name: encode(getattr(self, name)) for name in _SAVED}}
 
     @classmethod
-    def from_json(cls, value: Any) -> Self:
+    def from_json(cls, value: Json) -> Self:
         """The plan back from :meth:`to_json`."""
         if not isinstance(value, Mapping) or value.get("schema") != SCHEMA:
             raise FormatError(f"This is not a pruning plan of schema {SCHEMA}; make the plan again.")

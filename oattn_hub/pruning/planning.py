@@ -9,31 +9,32 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Unpack
 
 from oattn_hub.errors import InvalidInput, LoadError, MissingDependency, OattnError
+from oattn_hub.inputs.types import Data
 from oattn_hub.models.offloaded import is_offloaded
+from oattn_hub.models.options import LoadAgain
 from oattn_hub.progress import Progress, silent
 from oattn_hub.pruning.alignment import alignment_heads
 from oattn_hub.pruning.bench import Bench, Question
 from oattn_hub.pruning.bounds import fixed_sequence
 from oattn_hub.pruning.heads import check_known, check_whole, lowest, passes_of_modules, structure_of
+from oattn_hub.pruning.origin import ChosenBy, Compensation
 from oattn_hub.pruning.plan import PruningPlan
 from oattn_hub.pruning.scores import Subject, get_score
 from oattn_hub.pruning.search import RANKINGS, Search, by_head
 from oattn_hub.pruning.sites import shared_layers
 from oattn_hub.pruning.units import Choice, Removed, Shape, Unit
 from oattn_hub.records import Head
+from oattn_hub.report.cost import Cost
 
 if TYPE_CHECKING:
-    from oattn_hub.models.load import LoadedModel
+    from oattn_hub.models.load import LoadedModel, Source
     from oattn_hub.pruning.compensate import Kind, Refits
     from oattn_hub.pruning.tasks import Metric
     from oattn_hub.report import Report
     from oattn_hub.report.evaluation import EvaluationSection
-
-# Units and shapes that go without saying.
-_PLAIN = ("heads", "free")
 
 
 def plan_from_report(
@@ -49,48 +50,55 @@ def plan_from_report(
     unit: Unit = "heads",
     shape: Shape = "free",
     compensate: Kind | bool | None = None,
-    model: Any = None,
-    data: Any = None,
-    calibration: Any = None,
+    model: Source | None = None,
+    data: Data = None,
+    calibration: Data = None,
     inputs: int | None = None,
     tokens: int | None = None,
     lengths: Sequence[int] | None = None,
     seed: int = 0,
     progress: Progress = silent,
-    **permissions: Any,
+    **permissions: Unpack[LoadAgain],
 ) -> PruningPlan:
     """Choose heads to remove: a fraction, named ones, or as many as a budget allows.
 
-    Whatever is chosen, its cost is measured on exactly these heads with exactly these weights, if the model is at hand
-    (``plan.cost``; None where it is not, never an estimate).
+    What the removal costs is measured on exactly these heads with exactly these weights (``plan.cost``); where the
+    model is not at hand it is None, never an estimate.
 
     Args:
         report: what is known about the model; its evaluation, if it has one, decides which score ranks a fraction.
-        fraction: part of all heads to remove, e.g. 0.2.
-        heads: exactly these (layer, head) pairs.
-        max_loss_increase: the largest set found (see :mod:`oattn_hub.pruning.search`) whose cost, at every length and
-            with 95 % confidence, is at most this on inputs like those of ``data``: 0.01 allows the task's loss to get
-            1 % worse, or, for an embedder or a model without a task, a divergence (1 - cosine, KL) of 0.01.
+        fraction, heads: a part of all heads, e.g. 0.2, or exactly these.
+        max_loss_increase: the largest set found whose cost, at every length and with 95 % confidence, is at most this
+            on inputs like those of ``data``: 0.01 allows the task's loss to get 1 % worse, or, for an embedder or a
+            model without a task, a divergence (1 - cosine, KL) of 0.01.
         metric: what the budget is about instead: ``loss``, ``accuracy``, ``mrr`` or ``divergence``.
         score: rank by this score (or ``fisher``, ``obs``) instead of what was measured to cost least.
-        min_heads_per_layer: leave at least so many heads in every layer; 0 lets whole layers go.
-        keep: heads that stay whatever they cost. A budget also leaves those that Whisper's ``alignment_heads`` names,
-            as its times of words come from them.
-        unit: what goes as a whole: ``heads``, key/value ``groups`` or ``layers``.
-        shape: ``free``, ``even`` groups within a layer, or ``uniform`` over all layers.
-        compensate: ``"refit"``, ``"bias"`` or ``"none"`` (True and False are the first and the last); None takes what
-            was measured to cost least on inputs that nothing was fitted to.
+        min_heads_per_layer, keep: what stays at any cost. A budget also leaves the heads that Whisper reads times off.
+        unit, shape: ``heads``, key/value ``groups`` or ``layers``; ``free``, ``even`` in a layer, ``uniform`` over all.
+        compensate: ``"refit"``, ``"bias"``, ``"none"``; None is what was measured to cost least on inputs of its own.
         model: the model, if it is not to be loaded from where the report says.
-        data, calibration: what to measure on, and what to choose by; None is bundled. Whatever is given, choosing,
-            verifying and the last look share no input (:mod:`oattn_hub.pruning.roles`).
+        data, calibration: what to measure on, and what to choose by; None is bundled (:mod:`oattn_hub.pruning.roles`).
         inputs: inputs to verify on; the search has half as many. None is as many as there are, up to 64.
-        tokens: your context length; None is 128, or what the model takes. Verified also at four times as many.
-        lengths: all lengths to search and verify at instead.
-        seed: of inputs, random signs and bootstrap.
-        progress: called after each evaluation.
-        permissions: what only the caller may grant to load the model: ``trust_remote_code``, ``token`` … (see
-            ``PERMISSIONS`` in :mod:`oattn_hub.models.load`); a report never grants any.
+        tokens, lengths: your context length (None: 128), verified also at four times as many; or all lengths.
+        seed, progress: of inputs, random signs and bootstrap; called after each evaluation.
+        permissions: what only the caller may grant to load the model; a report never grants any.
     """
+    _check_wish(fraction, heads, max_loss_increase)
+    question = Question(
+        metric, data, calibration, inputs, tokens, lengths, compensate, report.model.adapter or None,
+        shape != "uniform", seed, progress, permissions,
+    )  # fmt: skip
+    choice = _Choice(report, min_heads_per_layer, unit, shape, frozenset((int(a), int(b)) for a, b in keep))
+    choice.checked(choice.keep)
+    if heads is not None:
+        chosen = choice.checked(heads)
+        return _measured(choice, chosen, "by hand", {"heads": "named"}, _refitting(question, choice, chosen), model)
+    if max_loss_increase is not None:
+        return _within_budget(choice, max_loss_increase, score, question, model)
+    return _by_fraction(choice, fraction or 0.0, score, question, model)
+
+
+def _check_wish(fraction: float | None, heads: Iterable[Head] | None, max_loss_increase: float | None) -> None:
     wanted = {"fraction": fraction, "heads": heads, "max_loss_increase": max_loss_increase}
     given = [name for name, value in wanted.items() if value is not None]
     if len(given) != 1:
@@ -101,30 +109,6 @@ def plan_from_report(
         raise InvalidInput(f"fraction is {fraction}; give a part of the heads between 0 and 1.")
     if max_loss_increase is not None and not max_loss_increase >= 0:
         raise InvalidInput(f"max_loss_increase is {max_loss_increase}; give a part such as 0.01 for 1 %.")
-    adapter = report.model.adapter or None
-    question = Question(
-        metric,
-        data,
-        calibration,
-        inputs,
-        tokens,
-        lengths,
-        compensate,
-        adapter,
-        shape != "uniform",
-        seed,
-        progress,
-        permissions,
-    )
-    choice = _Choice(report, min_heads_per_layer, unit, shape, frozenset((int(a), int(b)) for a, b in keep))
-    choice.checked(choice.keep)
-    if heads is not None:
-        chosen = choice.checked(heads)
-        return _measured(choice, chosen, "by hand", {"heads": "named"}, _refitting(question, choice, chosen), model)
-    if max_loss_increase is not None:
-        return _within_budget(choice, max_loss_increase, score, question, model)
-    assert fraction is not None
-    return _by_fraction(choice, fraction, score, question, model)
 
 
 def _refitting(question: Question, choice: _Choice, heads: Sequence[Head]) -> Question:
@@ -171,21 +155,26 @@ class _Choice:
         self,
         heads: list[Head],
         score: str,
-        chosen_by: Mapping[str, Any],
+        chosen_by: ChosenBy,
         evaluations: int = 0,
-        cost: Mapping[str, Any] | None = None,
+        cost: Cost | None = None,
         weights: str = "",
-        compensation: Mapping[str, Any] | None = None,
+        compensation: Compensation | None = None,
         refits: Refits | None = None,
         bench: Bench | None = None,
     ) -> PruningPlan:
         layers: dict[int, int] = {}
         for layer, _ in self.heads:
             layers[layer] = layers.get(layer, 0) + 1
-        floor: dict[str, Any] = {"min_heads_per_layer": self.floor} if self.floor else {}
+        how = ChosenBy(**chosen_by)
+        if self.floor:
+            how["min_heads_per_layer"] = self.floor
         if self.keep:
-            floor["keep"] = sorted(self.keep)
-        form = {name: value for name, value in (("unit", self.unit), ("shape", self.shape)) if value not in _PLAIN}
+            how["keep"] = sorted(self.keep)
+        if self.unit != "heads":
+            how["unit"] = self.unit
+        if self.shape != "free":
+            how["shape"] = self.shape
         return PruningPlan(
             heads=heads,
             n_heads=len(self.heads),
@@ -193,7 +182,7 @@ class _Choice:
             weights=weights,
             model=self.report.model,
             score=score,
-            chosen_by={**chosen_by, **floor, **form},
+            chosen_by=how,
             evaluations=evaluations,
             cost=cost,
             compensation=compensation,
@@ -204,9 +193,12 @@ class _Choice:
         )
 
 
-def _by_fraction(choice: _Choice, fraction: float, score: str | None, question: Question, model: Any) -> PruningPlan:
+def _by_fraction(
+    choice: _Choice, fraction: float, score: str | None, question: Question, model: Source | None
+) -> PruningPlan:
     count = round(fraction * len(choice.heads))
-    section, how = choice.report.evaluation, {"fraction": fraction, "score_by": "named" if score else "measured"}
+    section = choice.report.evaluation
+    how: ChosenBy = {"fraction": fraction, "score_by": "named" if score else "measured"}
     if section is None and score == "haar":  # all this needs is in the report
         values: Mapping[Head, float] = {(record.layer, record.head): record.rank for record in choice.report.heads}
         return _measured(choice, choice.lowest(values, count), "haar", {"fraction": fraction}, question, model)
@@ -225,9 +217,9 @@ def _measured(
     choice: _Choice,
     heads: list[Head],
     score: str,
-    how: Mapping[str, Any],
+    how: ChosenBy,
     question: Question,
-    model: Any,
+    model: Source | None,
     section: EvaluationSection | None = None,
 ) -> PruningPlan:
     """A plan for these heads with what they cost; where the model is not at hand, with what is known, or nothing."""
@@ -243,7 +235,7 @@ def _measured(
     return _finished(choice, bench, removed, bench.best_kind(removed), score, how)
 
 
-def _known_cost(section: EvaluationSection | None, score: str, heads: list[Head]) -> dict[str, Any] | None:
+def _known_cost(section: EvaluationSection | None, score: str, heads: list[Head]) -> Cost | None:
     """What a report's evaluation measured on exactly these heads; nothing where it measured others."""
     if section is None:
         return None
@@ -268,9 +260,7 @@ def _known_cost(section: EvaluationSection | None, score: str, heads: list[Head]
     return None
 
 
-def _finished(
-    choice: _Choice, bench: Bench, heads: Removed, kind: Kind, score: str, how: Mapping[str, Any]
-) -> PruningPlan:
+def _finished(choice: _Choice, bench: Bench, heads: Removed, kind: Kind, score: str, how: ChosenBy) -> PruningPlan:
     """The plan with all that was measured on exactly these heads, and the weights it was measured with."""
     compensator = bench.compensator.of_kind(kind) if heads else bench.compensator
     cost = bench.cost(heads, compensator)
@@ -291,8 +281,15 @@ def _finished(
 def _search(choice: _Choice, score: str | None, bench: Bench) -> tuple[Search, str, Kind, dict[str, float]]:
     """A search by the ranking and with the compensation that cost least in a trial, or by those named."""
     keep = choice.keep | alignment_heads(bench.loaded, bench.sites)
-    form: dict[str, Any] = {"unit": choice.unit, "shape": choice.shape, "keep": keep}
-    rules = Choice.of(bench.sites, choice.heads, floor=choice.floor, shared=shared_layers(bench.sites), **form)
+    rules = Choice.of(
+        bench.sites,
+        choice.heads,
+        floor=choice.floor,
+        shared=shared_layers(bench.sites),
+        unit=choice.unit,
+        shape=choice.shape,
+        keep=keep,
+    )
     scores = {}
     if score is not None and score not in RANKINGS:
         subject = Subject(
@@ -310,7 +307,9 @@ def _search(choice: _Choice, score: str | None, bench: Bench) -> tuple[Search, s
     return search, *replace(search, meter=bench.judge).choose(rankings, bench.question.kinds)
 
 
-def _within_budget(choice: _Choice, budget: float, score: str | None, question: Question, model: Any) -> PruningPlan:
+def _within_budget(
+    choice: _Choice, budget: float, score: str | None, question: Question, model: Source | None
+) -> PruningPlan:
     bench = _bench_at_hand(choice.report, model, question, "A budget is kept by measuring")
     search, ranking, kind, trials = _search(choice, score, bench)
     search = search.compensating(kind)
@@ -321,9 +320,10 @@ def _within_budget(choice: _Choice, budget: float, score: str | None, question: 
         question.progress("verification", plans.index(heads), len(plans))
         return max(bench.bounds(heads, search.compensator)) <= budget
 
-    accepted, tested = fixed_sequence(plans, holds)
+    passed = fixed_sequence(plans, holds)
+    accepted, tested = passed
     question.progress("verification", len(plans), len(plans))
-    how = {
+    how: ChosenBy = {
         "max_loss_increase": budget,
         "metric": bench.metric.name,
         "unit_of_budget": budget_words(bench.metric, budget),
@@ -337,7 +337,7 @@ def _within_budget(choice: _Choice, budget: float, score: str | None, question: 
     return _finished(choice, bench, accepted or (), kind, score or "search", how)
 
 
-def _left_alone(bench: Bench) -> dict[str, Any]:
+def _left_alone(bench: Bench) -> ChosenBy:
     """Heads that no search removes, for the record."""
     aligned = sorted(alignment_heads(bench.loaded, bench.sites))
     return {"alignment_heads": aligned} if aligned else {}
@@ -353,13 +353,13 @@ def budget_words(metric: Metric, budget: float) -> str:
     return f"{100 * budget:g} % of the {metric.title}" if metric.relative else f"{budget:g} of {metric.title}"
 
 
-def _load(report: Report, model: Any, question: Question) -> LoadedModel:
+def _load(report: Report, model: Source | None, question: Question) -> LoadedModel:
     from oattn_hub.pruning.evaluation import load_subject
 
     return load_subject(report, model, **question.permissions)
 
 
-def _bench_at_hand(report: Report, model: Any, question: Question, why: str) -> Bench:
+def _bench_at_hand(report: Report, model: Source | None, question: Question, why: str) -> Bench:
     """A bench, or what the user can do without the model."""
     try:
         loaded = _load(report, model, question)

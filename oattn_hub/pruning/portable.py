@@ -28,8 +28,13 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
+# What modules are called with, of any kind; and the lists of cuts, by what they do.
+Args = tuple[Any, ...]
+Kwargs = dict[str, Any]
+Cuts = dict[str, Any]
 
-def apply_cuts(model: nn.Module, cuts: dict[str, Any], prefix: str = "") -> nn.Module:
+
+def apply_cuts(model: nn.Module, cuts: Cuts, prefix: str = "") -> nn.Module:
     """Apply a list of cuts to ``model`` in place and return it."""
     if cuts.get("version") not in (1, 2):
         raise ValueError(f"The list of cuts has version {cuts.get('version')!r}; this file reads versions 1 and 2.")
@@ -61,7 +66,7 @@ def apply_cuts(model: nn.Module, cuts: dict[str, Any], prefix: str = "") -> nn.M
     return model
 
 
-def _home(model: Any, cuts: dict[str, Any], prefix: str) -> nn.Module:
+def _home(model: Any, cuts: Cuts, prefix: str) -> nn.Module:
     """Where the paths of the cuts begin: at the model, or at its base model if they were made on one without a head."""
     base = getattr(model, getattr(model, "base_model_prefix", "") or "-", None)
     for cut in cuts["keep"][:1]:
@@ -166,7 +171,7 @@ class _EvenGroups:
     def __init__(self, repeat: dict[str, Any], select: dict[str, Any]) -> None:
         self.repeat, self.select = repeat, select
 
-    def __call__(self, module: nn.Module, args: Any) -> None:
+    def __call__(self, module: nn.Module, args: Args) -> None:
         for path, ranges in self.repeat.items():
             projection = module.get_submodule(path)
             if not _has(projection._forward_hooks, _RepeatFeatures):
@@ -195,7 +200,7 @@ class _RepeatFeatures:
     def __init__(self, ranges: Sequence[Sequence[int]]) -> None:
         self.ranges = ranges
 
-    def __call__(self, module: nn.Module, args: Any, output: torch.Tensor) -> torch.Tensor:
+    def __call__(self, module: nn.Module, args: Args, output: torch.Tensor) -> torch.Tensor:
         return take(output, output.dim() - 1, self.ranges)
 
 
@@ -203,7 +208,7 @@ class _SelectInputs:
     def __init__(self, ranges: Sequence[Sequence[int]]) -> None:
         self.ranges = ranges
 
-    def __call__(self, module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    def __call__(self, module: nn.Module, args: Args) -> Args:
         return (take(args[0], args[0].dim() - 1, self.ranges), *args[1:])
 
 
@@ -218,7 +223,7 @@ class _SelectArgument:
     def __init__(self, argument: str, position: int, kept: list[list[int]], n_heads: int) -> None:
         self.argument, self.position, self.kept, self.n_heads = argument, position, kept, n_heads
 
-    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def __call__(self, module: nn.Module, args: Args, kwargs: Kwargs) -> Any:
         if self.argument in kwargs:
             kwargs = {**kwargs, self.argument: self.chosen(kwargs[self.argument])}
         elif self.position < len(args):
@@ -281,7 +286,7 @@ class _NarrowReshapes(TorchFunctionMode):
         super().__init__()
         self.changes, self.n_heads, self.head_dim = changes, n_heads, head_dim
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(self, func: Any, types: object, args: Args = (), kwargs: Kwargs | None = None) -> object:
         if func in (torch.Tensor.reshape, torch.Tensor.view) and not kwargs and len(args) > 1:
             shape = args[1:] if isinstance(args[1], int) else tuple(args[1])
             if all(isinstance(size, int) for size in shape):

@@ -6,7 +6,7 @@ import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import torch
 from torch import nn
@@ -15,8 +15,10 @@ from oattn_hub.adapters import adapt
 from oattn_hub.attention import MemoryStore
 from oattn_hub.errors import InvalidInput, OattnError, SurgeryError
 from oattn_hub.inputs import CalibrationInputs, calibration_inputs
-from oattn_hub.models.load import LoadedModel, load_model
+from oattn_hub.inputs.types import Data
+from oattn_hub.models.load import LoadedModel, Source, load_model
 from oattn_hub.models.offloaded import copied, is_offloaded, refuse_gradients
+from oattn_hub.models.options import LoadAgain
 from oattn_hub.pruning import costs
 from oattn_hub.pruning.ablation import check_masking
 from oattn_hub.pruning.costs import PruningResult
@@ -31,6 +33,7 @@ from oattn_hub.pruning.surgery import CutList, cut_list
 from oattn_hub.records import PRUNING_KEY
 
 if TYPE_CHECKING:
+    from oattn_hub.hub.publish import Publication
     from oattn_hub.pruning.compensate import Kind
     from oattn_hub.report.evaluation import EvaluationSection
 
@@ -54,14 +57,14 @@ class PrunedModel:
         save_checkpoint(self, Path(folder), variant, **options)
         return Path(folder)
 
-    def heal(self, model: Any = None, **options: Any) -> PrunedModel:
+    def heal(self, model: Source | None = None, **options: Any) -> PrunedModel:
         """Train the output projections for a few minutes; see :func:`oattn_hub.pruning.heal.heal`."""
         from oattn_hub.pruning.heal import heal
 
         refuse_gradients(self.model)
         return heal(self, model, **options)
 
-    def push_to_hub(self, repo_id: str, **options: Any) -> Any:
+    def push_to_hub(self, repo_id: str, **options: Any) -> Publication:
         """Publish the checkpoint; see :func:`oattn_hub.hub.push_checkpoint`."""
         from oattn_hub.hub import push_checkpoint
 
@@ -70,15 +73,15 @@ class PrunedModel:
 
 def prune(
     plan: PruningPlan,
-    model: Any = None,
+    model: Source | None = None,
     *,
-    inputs: Any = None,
+    inputs: Data = None,
     inplace: bool = False,
     allow_other_weights: bool = False,
     measure: bool = True,
     evaluation: EvaluationSection | None = None,
     compensate: Kind | bool | None = None,
-    **permissions: Any,
+    **permissions: Unpack[LoadAgain],
 ) -> PrunedModel:
     """Cut the plan's heads out of a model and make sure that the result is the masked model.
 
@@ -97,10 +100,6 @@ def prune(
     loaded = plan.load(**permissions) if model is None else load_model(model, **permissions)
     plan = _bound(plan, loaded, allow_other_weights, inputs)
     sites = plan.adapter_of(loaded.model).sites
-    if _cuts_of(loaded.model) is not None:
-        raise SurgeryError(
-            f"{loaded.model_id} was pruned before. Prune the original once, with the heads of both plans together."
-        )
     plan = with_refits(plan, loaded, compensate, inputs)
     before = sum(p.numel() for p in loaded.model.parameters())
     # the sites of a model are found once: in the original, and in the copy with other output projections
@@ -116,23 +115,14 @@ def prune(
         raise _cannot_run(loaded, error) from error
     _remember(smaller, cuts)
     after = sum(p.numel() for p in smaller.parameters())
-    if after > before:
-        raise SurgeryError(
-            f"The cut model has {after:,} parameters and the original {before:,}, so nothing was gained: the original "
-            "shares weights that a cut takes apart. Use plan.masked(model), and please report the model."
-        )
+    _check_smaller(before, after)
     result = PruningResult(plan.n_heads, plan.n_heads - len(plan.heads), before, after)
     pruned = replace(loaded, model=smaller)
     batches = None if inplace else _inputs(loaded, inputs)
     if batches is not None:
         if _is_exact(loaded.model):
             check_masking(loaded.model, sites, plan.heads, lambda: readouts(loaded, batches[0]))
-        try:
-            _check_cut(whole, pruned, replace(plan, bound=adapter), cuts, batches[0])
-        except OattnError:
-            raise
-        except Exception as error:  # a forward that reads a size we do not know of
-            raise _cannot_run(loaded, error) from error
+        _check_runs(whole, pruned, replace(plan, bound=adapter), cuts, batches[0])
         if measure and not is_offloaded(loaded.model):  # the time would be that of the disk
             result = replace(result, **costs.measure(loaded, pruned, batches[0], batches.tokens))
     probe = None if batches is None else batches[0]
@@ -140,8 +130,12 @@ def prune(
     return PrunedModel(smaller, plan, cuts, result, pruned, evaluation or plan.evaluation, probe)
 
 
-def _bound(plan: PruningPlan, loaded: LoadedModel, allow_other_weights: bool, inputs: Any) -> PruningPlan:
+def _bound(plan: PruningPlan, loaded: LoadedModel, allow_other_weights: bool, inputs: Data) -> PruningPlan:
     """The plan bound to the model, if it is for it; attention that only a forward call shows is looked for once."""
+    if _cuts_of(loaded.model) is not None:
+        raise SurgeryError(
+            f"{loaded.model_id} was pruned before. Prune the original once, with the heads of both plans together."
+        )
     try:
         plan = replace(plan, bound=plan.adapter_of(loaded.model))
         plan.check(loaded.model, allow_other_weights)
@@ -156,6 +150,26 @@ def _bound(plan: PruningPlan, loaded: LoadedModel, allow_other_weights: bool, in
     return plan
 
 
+def _check_smaller(before: int, after: int) -> None:
+    if after > before:
+        raise SurgeryError(
+            f"The cut model has {after:,} parameters and the original {before:,}, so nothing was gained: the original "
+            "shares weights that a cut takes apart. Use plan.masked(model), and please report the model."
+        )
+
+
+def _check_runs(
+    whole: LoadedModel, pruned: LoadedModel, plan: PruningPlan, cuts: CutList, batch: Mapping[str, torch.Tensor]
+) -> None:
+    """As :func:`_check_cut`; a forward that reads a size we do not know of says so in its own way."""
+    try:
+        _check_cut(whole, pruned, plan, cuts, batch)
+    except OattnError:
+        raise
+    except Exception as error:
+        raise _cannot_run(pruned, error) from error
+
+
 def _cannot_run(loaded: LoadedModel, error: Exception) -> SurgeryError:
     reason = " ".join(str(error).split())[:200]
     return SurgeryError(
@@ -164,17 +178,17 @@ def _cannot_run(loaded: LoadedModel, error: Exception) -> SurgeryError:
     )
 
 
-def _cuts_of(model: Any) -> Any:
+def _cuts_of(model: nn.Module) -> CutList | None:
     """The cuts a model was made with; kept in its config, or on the module where there is none."""
     return getattr(getattr(model, "config", None), PRUNING_KEY, None) or getattr(model, PRUNING_KEY, None)
 
 
-def _remember(model: Any, cuts: CutList) -> None:
+def _remember(model: nn.Module, cuts: CutList) -> None:
     config = getattr(model, "config", None)
     setattr(config if hasattr(config, "to_dict") else model, PRUNING_KEY, cuts)
 
 
-def _inputs(loaded: LoadedModel, inputs: Any) -> CalibrationInputs | None:
+def _inputs(loaded: LoadedModel, inputs: Data) -> CalibrationInputs | None:
     """What to check the cut on; None where the model's inputs are not known."""
     try:
         return calibration_inputs(loaded, inputs, batches=1, tokens=128)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch import nn
@@ -61,7 +60,7 @@ def tolerance_of(model: nn.Module) -> float:
     return max((ROUNDING.get(parameter.dtype, EXACT) for parameter in model.parameters()), default=EXACT)
 
 
-def _read(output: Any, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def _read(output: object, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     if isinstance(output, torch.Tensor):
         return {"logits" if output.dim() == 2 else "embedding": _flat(output) if output.dim() == 2 else _pooled(output)}
     found = {name: _flat(value) for name in _LOGITS if (value := _field(output, name)) is not None}
@@ -80,12 +79,12 @@ def _read(output: Any, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Ten
     return {"embedding": _pooled(hidden, batch.get("attention_mask"))}
 
 
-def _field(output: Any, name: str) -> torch.Tensor | None:
+def _field(output: object, name: str) -> torch.Tensor | None:
     value = output.get(name) if isinstance(output, Mapping) else getattr(output, name, None)
     return value if isinstance(value, torch.Tensor) else None
 
 
-def tensors_in(output: Any, name: str = "") -> dict[str, torch.Tensor]:
+def tensors_in(output: object, name: str = "") -> dict[str, torch.Tensor]:
     """All tensors of an output by their path, those in tuples too (the feature maps of a backbone)."""
     if isinstance(output, torch.Tensor):
         return {name or "0": output}

@@ -13,8 +13,10 @@ import torch
 from oattn_hub.errors import FormatError, InvalidInput
 from oattn_hub.files import read_tensors, write_tensors
 from oattn_hub.inputs import calibration_inputs
+from oattn_hub.inputs.types import Data
 from oattn_hub.models.offloaded import add_weight, copied, replace_weight
 from oattn_hub.pruning.compensate import KINDS, Compensator, Kind, Refit, Refits
+from oattn_hub.pruning.origin import Compensation
 from oattn_hub.pruning.projections import bias_owner, output_owner, rewritten
 
 if TYPE_CHECKING:
@@ -42,7 +44,7 @@ def read_refits(path: Path) -> dict[str, Refit]:
 
 
 def with_refits(
-    plan: PruningPlan, loaded: LoadedModel, compensate: Kind | bool | None, inputs: Any = None
+    plan: PruningPlan, loaded: LoadedModel, compensate: Kind | bool | None, inputs: Data = None
 ) -> PruningPlan:
     """The plan with the refits it is to be applied with, saying only what is true of them.
 
@@ -68,7 +70,12 @@ def with_refits(
         return replace(plan, cost=None, compensation=None, refits=None)
     seen = calibration_inputs(loaded, inputs, batches=32, part=None if inputs is not None else "calibration")
     refits = Compensator(loaded, plan.adapter_of(loaded.model).sites, seen, kind).refits(plan.heads)
-    compensation = {"kind": kind, "layers": len(refits), "fitted_on": seen.description, "inputs": seen.fingerprint}
+    compensation: Compensation = {
+        "kind": kind,
+        "layers": len(refits),
+        "fitted_on": seen.description,
+        "inputs": seen.fingerprint,
+    }
     return replace(plan, cost=None, compensation=compensation, refits=refits)
 
 

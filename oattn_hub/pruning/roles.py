@@ -19,12 +19,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from oattn_hub.errors import InvalidInput
 from oattn_hub.inputs import CalibrationInputs, calibration_inputs
 from oattn_hub.inputs.calibration import available_inputs, has_own_lengths, takes_whole_texts
 from oattn_hub.inputs.texts import longest_context
+from oattn_hub.inputs.types import Data
 from oattn_hub.models.identify import batch_fingerprint
 from oattn_hub.models.load import LoadedModel
 from oattn_hub.pruning.evaluation import alternating, is_ready_made
@@ -55,7 +55,7 @@ class Roles:
 
 
 def context_lengths(
-    loaded: LoadedModel, data: Any, tokens: int | None = None, lengths: Sequence[int] | None = None
+    loaded: LoadedModel, data: Data, tokens: int | None = None, lengths: Sequence[int] | None = None
 ) -> list[int]:
     """The lengths to search and verify at: those named; else the one asked for and four times as many tokens.
 
@@ -74,7 +74,7 @@ def context_lengths(
 
 
 def share_out(
-    loaded: LoadedModel, data: Any, calibration: Any, inputs: int | None, lengths: Sequence[int], seed: int
+    loaded: LoadedModel, data: Data, calibration: Data, inputs: int | None, lengths: Sequence[int], seed: int
 ) -> Roles:
     """Inputs for every role, checked to have nothing in common."""
     if is_ready_made(data) or (data is None and is_ready_made(calibration)):
@@ -106,7 +106,7 @@ def _fit_times(loaded: LoadedModel, inputs: int | None, lengths: Sequence[int]) 
 
 def _by_length(
     loaded: LoadedModel,
-    data: Any,
+    data: Data,
     inputs: int | None,
     lengths: Sequence[int],
     part: tuple[float, float],
@@ -126,13 +126,13 @@ def _by_length(
 
 
 def _inputs(
-    loaded: LoadedModel, data: Any, count: int, tokens: int, seed: int, part: tuple[float, float]
+    loaded: LoadedModel, data: Data, count: int, tokens: int, seed: int, part: tuple[float, float]
 ) -> CalibrationInputs:
     return calibration_inputs(loaded, data, count, tokens, seed, part, labels=True)
 
 
 def _count(
-    loaded: LoadedModel, data: Any, inputs: int | None, usual: int, first: int, length: int, part: tuple[float, float]
+    loaded: LoadedModel, data: Data, inputs: int | None, usual: int, first: int, length: int, part: tuple[float, float]
 ) -> int:
     """As many as asked for; longer inputs are fewer, for twice as many tokens. By default no more than there are."""
     wanted = inputs or usual
@@ -148,7 +148,7 @@ def _joined(parts: Sequence[CalibrationInputs]) -> CalibrationInputs:
 
 
 def _from_ready_made(
-    loaded: LoadedModel, data: Any, calibration: Any, inputs: int | None, lengths: Sequence[int], seed: int
+    loaded: LoadedModel, data: Data, calibration: Data, inputs: int | None, lengths: Sequence[int], seed: int
 ) -> Roles:
     """Of ready-made batches a third is for the search, unless it has its own; two thirds of the rest for the check."""
     held_out = calibration_inputs(loaded, data, inputs or INPUTS, lengths[0], seed)

@@ -7,15 +7,19 @@ as it does on the original.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
 
 from oattn_hub.pruning.portable import apply_cuts
 from oattn_hub.records import PRUNING_KEY
+from oattn_hub.types import Function
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 @dataclass(frozen=True)
@@ -30,16 +34,16 @@ class Served:
 
     cls: type
     prefix: str = ""
-    expected: dict[str, Any] = field(default_factory=dict)
+    expected: Mapping[str, object] = field(default_factory=dict)
 
 
-def served_classes(model: Any) -> list[Served]:
+def served_classes(model: PreTrainedModel) -> list[Served]:
     """The model's own class first; none for a model that is not transformers' own."""
     if not type(model).__module__.startswith("transformers."):
         return []
     name = model.base_model_prefix
-    base: Any = getattr(model, name, None) if name else None
-    if not hasattr(base, "from_pretrained") or type(base).__name__ == type(model).__name__:
+    base: PreTrainedModel | None = getattr(model, name, None) if name else None
+    if base is None or not hasattr(base, "from_pretrained") or type(base).__name__ == type(model).__name__:
         own = Served(type(model), expected={"own": f"{name}."} if name else {})
         return [own, *_tasks(model, model, prefix="")]
     prefix = f"{name}."
@@ -62,12 +66,12 @@ def auto_classes(model_type: str) -> Iterator[tuple[str, Sequence[str]]]:
                 yield auto, [served] if isinstance(served, str) else served
 
 
-def _computed(model: Any, prefix: str) -> set[str]:
+def _computed(model: PreTrainedModel, prefix: str) -> set[str]:
     """Weights of the base model that the class of ``model`` computes and never saves (Marian's positions)."""
     return {key.removeprefix(prefix) for key in model._keys_to_ignore_on_save or () if key.startswith(prefix)}
 
 
-def _tasks(model: Any, base: Any, prefix: str) -> Iterator[Served]:
+def _tasks(model: PreTrainedModel, base: PreTrainedModel, prefix: str) -> Iterator[Served]:
     """Task classes with the same base model under the same name, on which the cuts can be made."""
     import transformers
 
@@ -89,7 +93,7 @@ def _tasks(model: Any, base: Any, prefix: str) -> Iterator[Served]:
             yield Served(cls, expected={"own": prefix, "base": f"{name}.", **lacking, **spare})
 
 
-def _outline(cls: Any, like: Any) -> nn.Module:
+def _outline(cls: Function, like: PreTrainedModel) -> nn.Module:
     """A model without weights. What a class says to a config of another task is nothing to the user, who built none."""
     from transformers.utils import logging
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
 
 import torch
 from torch import nn
 
+from oattn_hub.models.describe import pretrained
 from oattn_hub.models.load import LoadedModel
 from oattn_hub.models.offloaded import is_offloaded
 from oattn_hub.pruning import proof
@@ -59,7 +59,7 @@ def _even_counts(pruned: PrunedModel) -> tuple[int, int, int] | None:
 
 
 def _build(pruned: PrunedModel, heads: int, kv_heads: int, head_dim: int) -> nn.Module:
-    model: Any = pruned.model
+    model = pretrained(pruned.model)
     config = copy.deepcopy(model.config)
     config.__dict__.pop(PRUNING_KEY, None)
     inner = config.get_text_config() if not any(hasattr(config, name) for name in _HEADS) else config
@@ -75,6 +75,6 @@ def _build(pruned: PrunedModel, heads: int, kv_heads: int, head_dim: int) -> nn.
         shapes = {name: value.shape for name, value in type(model)(config).state_dict().items()}
     if shapes != {name: value.shape for name, value in model.state_dict().items()}:
         raise ValueError("the class has other shapes")
-    fresh: nn.Module = type(model)(config).to(model.dtype)
-    fresh.load_state_dict(model.state_dict())
+    fresh: nn.Module = type(model)(config)
+    fresh.to(model.dtype).load_state_dict(model.state_dict())
     return fresh.eval()

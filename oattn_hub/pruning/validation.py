@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,14 +16,25 @@ from oattn_hub.analyzer import Analyzer
 from oattn_hub.errors import InvalidInput
 from oattn_hub.geometry.agreement import FEWEST_BATCHES
 from oattn_hub.inputs import CalibrationInputs
+from oattn_hub.inputs.types import Data
+from oattn_hub.models.options import LoadAgain
 from oattn_hub.progress import Progress, silent
 from oattn_hub.pruning.evaluation import Evaluator, disjoint_inputs, load_subject
 from oattn_hub.pruning.sites import check_report, head_sites
 from oattn_hub.pruning.tasks import Metric, Task, find_task
-from oattn_hub.report.validation import OWN, Domain, Regularity, RemovalTrial, ValidationSection, removable_counts
+from oattn_hub.report.validation import (
+    OWN,
+    BetweenDomains,
+    Domain,
+    Regularity,
+    RemovalTrial,
+    ValidationSection,
+    WithinDomain,
+    removable_counts,
+)
 
 if TYPE_CHECKING:
-    from oattn_hub.models.load import LoadedModel
+    from oattn_hub.models.load import LoadedModel, Source
     from oattn_hub.records import Head
     from oattn_hub.report import Report
     from oattn_hub.report.group import GroupResult
@@ -36,8 +47,8 @@ Values = NDArray[np.float64]
 
 def validate(
     report: Report,
-    model: Any = None,
-    domains: Sequence[Any] | None = None,
+    model: Source | None = None,
+    domains: Sequence[Data] | None = None,
     *,
     batches: int = 20,
     remove: Sequence[int] = REMOVE,
@@ -46,7 +57,7 @@ def validate(
     seed: int = 0,
     adapter: str | None = None,
     progress: Progress = silent,
-    **permissions: Any,
+    **permissions: Unpack[LoadAgain],
 ) -> ValidationSection:
     """Check what a report says about its low heads: are they regular, stable, and cheap to lose?
 
@@ -77,20 +88,12 @@ def validate(
     check_report(head_sites(loaded.model, adapter), report)  # known by now: some attention is only seen when it runs
     own = Domain(OWN, report.provenance.data, report.provenance.data_fingerprint, report.settings.batches)
     others = [Domain(name, s.description, s.fingerprint, len(s)) for name, (s, _) in zip(names, halves, strict=True)]
-    agreements = [
-        domain_agreement(
-            name,
-            {OWN: group.haar.entropies, **{n: r.entropies[name] for n, r in zip(names, ranked, strict=True)}},
-            report.settings.fraction,
-            seed,
-        )
-        for name, group in report.groups.items()
-    ]
+    within, between = _agreements(report, dict(zip(names, ranked, strict=True)), seed)
     held_out = _joined([held for _, held in halves])
     return ValidationSection(
         domains=(own, *others),
-        within=tuple(one for within, _ in agreements for one in within),
-        between=tuple(one for _, between in agreements for one in between),
+        within=within,
+        between=between,
         regularity=ranked[0].regularity,
         removals=tuple(_trials(report, loaded, held_out, counts, draws, seed, adapter, progress)),
         fraction=report.settings.fraction,
@@ -102,7 +105,7 @@ def validate(
 
 
 def _checked(
-    report: Report, domains: Sequence[Any] | None, batches: int, remove: Sequence[int], draws: int, inputs: int
+    report: Report, domains: Sequence[Data] | None, batches: int, remove: Sequence[int], draws: int, inputs: int
 ) -> list[int]:
     """The numbers of heads to remove, after refusing what cannot be a check."""
     if isinstance(domains, str | Path | CalibrationInputs) or (domains is not None and len(domains) == 0):
@@ -122,7 +125,7 @@ def _check_different(halves: Sequence[tuple[CalibrationInputs, CalibrationInputs
         raise InvalidInput("Two of the domains are the same data, which would agree by itself. Name each once.")
 
 
-def _names(given: Sequence[Any]) -> list[str]:
+def _names(given: Sequence[Data]) -> list[str]:
     """What the domains are called: a file by its name, without the way to it; others by their number."""
     names = []
     for number, data in enumerate(given):
@@ -162,6 +165,20 @@ def _rank(analyzer: Analyzer, loaded: LoadedModel, inputs: CalibrationInputs, re
             found.append(regularity(name, keys, tensors, batches[: len(some)], report.settings.fraction))
     entropies = {name: np.stack([one.entropies for one in batches]) for name, batches in measured.items()}
     return _Ranked(entropies, tuple(found))
+
+
+def _agreements(
+    report: Report, ranked: Mapping[str, _Ranked], seed: int
+) -> tuple[tuple[WithinDomain, ...], tuple[BetweenDomains, ...]]:
+    """How well the entropies of every group agree within the report and each domain, and between them."""
+    within: list[WithinDomain] = []
+    between: list[BetweenDomains] = []
+    for name, group in report.groups.items():
+        entropies = {OWN: group.haar.entropies, **{domain: one.entropies[name] for domain, one in ranked.items()}}
+        inside, across = domain_agreement(name, entropies, report.settings.fraction, seed)
+        within += inside
+        between += across
+    return tuple(within), tuple(between)
 
 
 # ---------------------------------------------------------------- removing them

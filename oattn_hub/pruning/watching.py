@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -13,6 +13,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from oattn_hub.adapters import AttentionSite
+from oattn_hub.types import Args, Function, Kwargs
 
 if TYPE_CHECKING:
     # a site, the heads' outputs (..., features of all heads), and what the projection made of them, as it is
@@ -51,10 +52,10 @@ def _watched_module(model: nn.Module, turns: Sequence[AttentionSite], see: See) 
     assert module is not None
     calls = [0]
 
-    def restart(*_: Any) -> None:
+    def restart(*_: object) -> None:
         calls[0] = 0
 
-    def hook(_: nn.Module, args: tuple[Any, ...], output: torch.Tensor) -> None:
+    def hook(_: nn.Module, args: Args, output: torch.Tensor) -> None:
         site = turns[calls[0] % len(turns)]
         calls[0] += 1
         see(site, features_last(site, args[0]), output)
@@ -75,7 +76,9 @@ class _ParameterWatch(TorchFunctionMode):
         self.sites = {id(site.output_tensor[0]): site for site in sites}
         self.see = see
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        self, func: Function, types: Collection[type], args: Args = (), kwargs: Kwargs | None = None
+    ) -> object:
         kwargs = kwargs or {}
         if func is functional.multi_head_attention_forward:
             return self._multihead(func, args, kwargs)
@@ -87,7 +90,7 @@ class _ParameterWatch(TorchFunctionMode):
                 self.see(site, features.flatten(-2), result)
         return result
 
-    def _multihead(self, func: Any, args: Any, kwargs: Any) -> Any:
+    def _multihead(self, func: Function, args: Args, kwargs: Kwargs) -> object:
         """With the identity as its output projection, torch's attention hands out what the heads say."""
         bound = inspect.signature(func).bind(*args, **kwargs)
         site = self.sites.get(id(bound.arguments["out_proj_weight"]))

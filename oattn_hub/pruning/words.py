@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from typing import Literal
 
 from oattn_hub.pruning.plan import PruningPlan
+from oattn_hub.report.cost import Cost, Look
 from oattn_hub.report.evaluation_words import increase_words
 
 
-def amount(cost: Mapping[str, Any], name: str) -> str:
+def amount(cost: Look, name: Literal["increase", "upper"]) -> str:
     """One number of a cost in its unit: per cent of a loss, or a divergence as it is.
 
     >>> amount({"metric": "loss", "upper": 0.0084}, "upper"), amount({"metric": "divergence", "upper": 0.0084}, "upper")
@@ -32,7 +32,7 @@ def cost_lines(plan: PruningPlan) -> list[str]:
     return lines
 
 
-def _look(look: Mapping[str, Any], where: str) -> str:
+def _look(look: Look, where: str) -> str:
     at = f"at {look['tokens']} tokens, " if look.get("tokens") else ""
     bound = f", at most {amount(look, 'upper')} with 95 % confidence" if "upper" in look else ""
     interval = increase_words(look) if "low" in look else f"worse by {amount(look, 'increase')}"
@@ -51,7 +51,7 @@ def _plain(value: float) -> str:
     return f"{value if abs(value) >= 5e-5 else 0.0:.4f}"
 
 
-def _promise(plan: PruningPlan, cost: Mapping[str, Any]) -> str:
+def _promise(plan: PruningPlan, cost: Cost) -> str:
     how = plan.chosen_by
     if not plan.heads:
         return f"No plan was shown to keep the budget of {how['unit_of_budget']}, so no head goes."

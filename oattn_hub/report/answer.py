@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Protocol, Self
 
 from oattn_hub.records import Head, JsonRecord
+from oattn_hub.report.cost import Cost, Look
 
 if TYPE_CHECKING:
     from oattn_hub.report.evaluation import EvaluationSection, ScoreResult
@@ -29,7 +30,7 @@ class Plan(Protocol):
     @property
     def score(self) -> str: ...
     @property
-    def cost(self) -> Mapping[str, Any] | None: ...
+    def cost(self) -> Cost | None: ...
 
 
 @dataclass(frozen=True)
@@ -44,15 +45,15 @@ class Removal(JsonRecord):
 
     heads: tuple[Head, ...]
     chosen_by: str
-    cost: Mapping[str, Any] = field(default_factory=dict)
+    cost: Cost = field(default_factory=lambda: Cost())
 
     @classmethod
     def of_plan(cls, plan: Plan) -> Self:
         """What the report keeps of a plan."""
-        return cls(tuple(sorted(plan.heads)), plan.score, dict(plan.cost or {}))
+        return cls(tuple(sorted(plan.heads)), plan.score, plan.cost or Cost())
 
     @property
-    def looks(self) -> Sequence[Mapping[str, Any]]:
+    def looks(self) -> Sequence[Look]:
         """What it was measured to cost at every length; one look where there is one length."""
         return self.cost.get("lengths") or [self.cost]
 
@@ -60,13 +61,13 @@ class Removal(JsonRecord):
     def bound(self) -> float | None:
         """The most that it costs at any length: the 95 % bound, or the upper end of the 95 % interval; None if that
         was not measured."""
-        bounds = [look.get("upper", look.get("high")) for look in self.looks]
-        return None if None in bounds else max(map(float, bounds))
+        known = [look for look in self.looks if "upper" in look or "high" in look]
+        return max(look.get("upper", look["high"]) for look in known) if len(known) == len(self.looks) else None
 
     @property
     def lengths(self) -> list[int]:
         """The numbers of tokens that this holds for, where they are known."""
-        return [look["tokens"] for look in self.looks if look.get("tokens")]
+        return [tokens for look in self.looks if (tokens := look.get("tokens"))]
 
 
 @dataclass(frozen=True)
@@ -166,7 +167,7 @@ def _measured_set(section: EvaluationSection, result: ScoreResult, step: int, co
     curve, metric = result.curves["divergence"], section.metrics[0]
     count = round(section.fractions[step] * len(section.heads))
     order = sorted(range(len(section.heads)), key=lambda index: result.values[index])
-    cost = {
+    cost: Cost = {
         "metric": metric.name,
         "title": metric.title,
         "increase": curve.mean[step],

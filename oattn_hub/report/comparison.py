@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from itertools import combinations, pairwise, product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from oattn_hub.files import atomic_path, write_json
 from oattn_hub.report.group import GroupResult
 from oattn_hub.report.report import Report
 from oattn_hub.report.theme import SERIES
-from oattn_hub.types import Array
+from oattn_hub.types import Array, JsonObject
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -80,7 +80,7 @@ class Comparison:
     groups: tuple[GroupComparison, ...]
     findings: list[str]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """The comparison as JSON-able values."""
         return asdict(self)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from oattn_hub.files import write_text
 from oattn_hub.report.answer import answer
@@ -39,7 +39,7 @@ def write_comparison_page(comparison: Comparison, a: Report, b: Report, path: Pa
     return path
 
 
-def _side(name: str, report: Report) -> dict[str, Any]:
+def _side(name: str, report: Report) -> dict[str, object]:
     found = answer(report)
     maps = [
         PlannedFigure(f"map of {group.name}", (7, 4), (Panel(partial(draw_heads, group=group, found=found)),))

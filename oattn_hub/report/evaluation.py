@@ -5,10 +5,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
-from oattn_hub.codec import decode, encode
+from oattn_hub.codec import decode, encode_record
 from oattn_hub.errors import FormatError, InvalidInput
+from oattn_hub.types import Json, JsonObject
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -145,13 +146,12 @@ class EvaluationSection:
 
         return draw_costs(ax, self)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """The section as a JSON-able dict."""
-        content: dict[str, Any] = encode(self)
-        return content
+        return encode_record(self)
 
     @classmethod
-    def from_json(cls, value: Any) -> Self:
+    def from_json(cls, value: Json) -> Self:
         """The section back from :meth:`to_json`; one whose parts do not fit each other is a FormatError."""
         section = decode(cls, value, "The evaluation")
         if reason := section._misfit():

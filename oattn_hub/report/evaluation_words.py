@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from oattn_hub.report.cost import Look
 
 if TYPE_CHECKING:
     from oattn_hub.report.evaluation import EvaluationSection, MetricInfo, ScoreResult
@@ -43,7 +44,7 @@ def table(section: EvaluationSection) -> tuple[list[str], list[list[str]]]:
     return columns, rows
 
 
-def increase_words(cost: Mapping[str, Any]) -> str:
+def increase_words(cost: Look) -> str:
     """How much worse a verified plan is, with its interval: in per cent; a divergence, which starts at 0, as it is.
 
     >>> increase_words({"metric": "loss", "increase": 0.0084, "low": -0.01, "high": 0.027})
@@ -51,7 +52,7 @@ def increase_words(cost: Mapping[str, Any]) -> str:
     """
     share = cost["metric"] != "divergence"
     increase, low, high = (
-        f"{100 * cost[name]:.2f} %" if share else f"{cost[name]:.4f}" for name in ("increase", "low", "high")
+        f"{100 * value:.2f} %" if share else f"{value:.4f}" for value in (cost["increase"], cost["low"], cost["high"])
     )
     return f"worse by {increase}, 95 % interval over inputs {low} to {high}"
 

@@ -3,8 +3,8 @@ command line, notebook) gets these same sentences."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from oattn_hub.records import Head
 from oattn_hub.report.answer import TOLERANCE, UNSURE, Answer, Removal, answer
 from oattn_hub.report.contexts import LINEAR_CODES, bytes_per_entry
 from oattn_hub.report.control_words import control_sentences
+from oattn_hub.report.cost import Cost, Look
 from oattn_hub.report.evaluation_words import increase_words
 from oattn_hub.report.records import StabilityRecord
 
@@ -174,11 +175,11 @@ def cost_words(removal: Removal) -> list[str]:
     return words
 
 
-def _at(look: Mapping[str, Any]) -> str:
+def _at(look: Look) -> str:
     return f"at {look['tokens']} tokens " if look.get("tokens") else ""
 
 
-def _among(cost: Mapping[str, Any]) -> str:
+def _among(cost: Cost) -> str:
     """Inputs that chose among rankings flatter the one they chose, so that is said."""
     return f", the cheapest of {cost['compared']} rankings on these inputs" if cost.get("compared", 1) > 1 else ""
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import csv
 import io
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from oattn_hub.records import Head
 from oattn_hub.report.answer import answer
+
+# What one place of the table holds; None where something was not measured.
+Cell = str | float | None
 
 if TYPE_CHECKING:
     from oattn_hub.report.report import Report
@@ -19,7 +22,7 @@ _ALWAYS = ("ablation", "gradient")  # columns that are there, empty, even before
 _NOT_SHOWN = ("random", "haar")  # no property of a head; the entropy column again
 
 
-def head_table(report: Report) -> tuple[list[str], list[list[Any]]]:
+def head_table(report: Report) -> tuple[list[str], list[list[Cell]]]:
     """Column names and one row per head, in model order; None where something was not measured."""
     scores = _scores(report)
     verdicts = answer(report).verdicts
@@ -46,7 +49,7 @@ def head_csv(report: Report) -> str:
     return text.getvalue()
 
 
-def _cell(value: Any) -> str:
+def _cell(value: object) -> str:
     if value is None:
         return ""
     if isinstance(value, float):

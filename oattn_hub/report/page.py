@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -79,7 +79,7 @@ def show_page(report: Report) -> Path:
 # ---------------------------------------------------------------- words and tables
 
 
-def _words(report: Report, found: Answer) -> dict[str, Any]:
+def _words(report: Report, found: Answer) -> dict[str, object]:
     section = report.evaluation
     return {
         "model": report.model,
@@ -111,7 +111,7 @@ def _words(report: Report, found: Answer) -> dict[str, Any]:
     }
 
 
-def _evaluation_words(section: EvaluationSection) -> dict[str, Any]:
+def _evaluation_words(section: EvaluationSection) -> dict[str, object]:
     columns, rows = section.table()
     return {
         "findings": section.findings,
@@ -137,7 +137,7 @@ def _sections(report: Report) -> list[PageSection]:
 # ---------------------------------------------------------------- what the scripts draw from
 
 
-def _page_data(report: Report, found: Answer) -> dict[str, Any]:
+def _page_data(report: Report, found: Answer) -> dict[str, object]:
     axes = _Axes(report.contexts)
     section = report.evaluation
     return {
@@ -172,7 +172,7 @@ class _Axes:
 
     def __init__(self, contexts: Sequence[Context]) -> None:
         self.contexts = {context.batch: context for context in contexts}
-        self.written: list[dict[str, Any]] = []
+        self.written: list[dict[str, object]] = []
         self.pictures: list[str] = []
         self._places: dict[tuple[int, str, int], int] = {}
 
@@ -193,7 +193,7 @@ class _Axes:
         return self._places[key]
 
 
-def _curves(section: EvaluationSection) -> dict[str, Any]:
+def _curves(section: EvaluationSection) -> dict[str, object]:
     return {
         "fractions": section.fractions,
         "metrics": [{"name": m.name, "title": m.title, "baseline": m.baseline} for m in section.metrics],
@@ -211,7 +211,7 @@ def _curves(section: EvaluationSection) -> dict[str, Any]:
     }
 
 
-def _group_data(group: GroupResult, report: Report, found: Answer, axes: _Axes) -> dict[str, Any]:
+def _group_data(group: GroupResult, report: Report, found: Answer, axes: _Axes) -> dict[str, object]:
     return {
         "name": group.name,
         "batches": group.n_batches,
@@ -272,7 +272,7 @@ def _decibels(shares: Array) -> Array:
         return np.asarray(np.clip(np.rint(_STEPS + 50 * np.log10(shares)), 0, _STEPS).astype(np.uint8))
 
 
-def _sample_data(sample: Sample, group: GroupResult, axes: _Axes) -> dict[str, Any]:
+def _sample_data(sample: Sample, group: GroupResult, axes: _Axes) -> dict[str, object]:
     rows, columns = sample.shape.tolist()
     decoder = group.name.startswith(("decoder", "cross"))
     arrays: dict[str, Array] = {}
@@ -298,7 +298,7 @@ def _sample_data(sample: Sample, group: GroupResult, axes: _Axes) -> dict[str, A
     }
 
 
-def _pack(array: Array) -> dict[str, Any]:
+def _pack(array: Array) -> dict[str, object]:
     """An array as the page's script reads it: little-endian, deflated, base64."""
     content = np.ascontiguousarray(array).astype(array.dtype.newbyteorder("<")).tobytes()
     data = base64.b64encode(zlib.compress(content, 6)).decode()
@@ -313,7 +313,7 @@ def _scale(name: str) -> list[list[int]]:
     return [[round(255 * part) for part in mpl.colormaps[name](step / 16)[:3]] for step in range(17)]
 
 
-def _json(value: Any) -> str:
+def _json(value: object) -> str:
     return json.dumps(value, separators=(",", ":"), allow_nan=False, ensure_ascii=False).replace("<", "\\u003c")
 
 

@@ -58,7 +58,7 @@ _COLUMNS = (
 _GROUP = Column("group", "group", "layers whose attention has one shape")
 
 
-def page_table(report: Report) -> dict[str, Any]:
+def page_table(report: Report) -> dict[str, object]:
     """Columns and rows; what no head has is left out."""
     names, values = head_table(report)
     records = [dict(zip(names, row, strict=True)) for row in values]
@@ -68,7 +68,7 @@ def page_table(report: Report) -> dict[str, Any]:
     if len(report.groups) > 1:
         columns.append(_GROUP)
     batches = {name: group.n_batches for name, group in report.groups.items()}
-    return {"columns": columns, "rows": [_row(record, columns, batches[record["group"]]) for record in records]}
+    return {"columns": columns, "rows": [_row(record, columns, batches[str(record["group"])]) for record in records]}
 
 
 def _row(record: dict[str, Any], columns: list[Column], n_batches: int) -> Row:

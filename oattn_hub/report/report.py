@@ -19,9 +19,11 @@ from oattn_hub.report.records import HeadRecord, NetworkRecord, StabilityRecord
 if TYPE_CHECKING:
     import pandas as pd
 
+    from oattn_hub.hub.publish import Publication
     from oattn_hub.pruning import PruningPlan
     from oattn_hub.report.coefficients import Coefficient
     from oattn_hub.report.evaluation import EvaluationSection
+    from oattn_hub.report.head_table import Cell
     from oattn_hub.report.plot import ReportPlots
     from oattn_hub.report.theory import TheorySection
     from oattn_hub.report.validation import ValidationSection
@@ -134,7 +136,7 @@ class Report:
         columns, rows = self.table()
         return pd.DataFrame(rows, columns=columns).set_index(["layer", "head"])
 
-    def table(self) -> tuple[list[str], list[list[Any]]]:
+    def table(self) -> tuple[list[str], list[list[Cell]]]:
         """Column names and one row per head in model order; the page, ``oattn heads`` and pandas show this table."""
         from oattn_hub.report.head_table import head_table
 
@@ -190,7 +192,7 @@ class Report:
 
         return self.with_validation(validate(self, *args, **kwargs))
 
-    def push_to_hub(self, repo_id: str, **options: Any) -> Any:
+    def push_to_hub(self, repo_id: str, **options: Any) -> Publication:
         """Publish the report; see :func:`oattn_hub.hub.push_report`."""
         from oattn_hub.hub import push_report
 

@@ -17,6 +17,7 @@ from oattn_hub.geometry.softmax import TOLERANCE, Agreement, HeadInvariance
 from oattn_hub.report.samples import decode, display_matrix, encode, value_range
 from oattn_hub.report.theme import MATRIX_MAP, SERIES
 from oattn_hub.report.theory_words import group_findings
+from oattn_hub.types import JsonObject
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -118,7 +119,7 @@ class TheorySection:
         """One section of the groups of several."""
         return cls(tuple(group for section in sections for group in section.groups))
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Plain values; numbers that are not finite become null."""
         return {"groups": [_finite(asdict(group)) for group in self.groups]}
 

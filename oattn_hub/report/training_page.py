@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -47,7 +47,7 @@ def write_training_page(moments: Sequence[tuple[int, Report, Mapping[str, float]
     return path
 
 
-def _group_data(name: str, moments: Sequence[GroupResult]) -> dict[str, Any]:
+def _group_data(name: str, moments: Sequence[GroupResult]) -> dict[str, object]:
     """Where each head stands on the map, and its entropy and rank (0 is lowest) at every moment."""
     last = moments[-1]
     entropies = [group.haar.mean_entropies for group in moments]

@@ -6,9 +6,12 @@ import base64
 from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib.resources import files
-from typing import Any
+from typing import TYPE_CHECKING
 
 from oattn_hub.report.plot import PlannedFigure, render
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
 
 
 @dataclass(frozen=True)
@@ -29,7 +32,7 @@ def stills(planned: Iterable[PlannedFigure]) -> list[Still]:
     return [Still(figure.name.replace("_", " "), url(figure, False), url(figure, True)) for figure in planned]
 
 
-def fill(template: str, **values: Any) -> str:
+def fill(template: str, **values: object) -> str:
     """Fill a template of ``web/``; everything is escaped but our own files."""
     from jinja2 import Environment, StrictUndefined
 
@@ -43,14 +46,14 @@ def resource(name: str) -> str:
     return files("oattn_hub.report").joinpath("web", name).read_text(encoding="utf-8")
 
 
-def verbatim(text: str) -> Any:
+def verbatim(text: str) -> Markup:
     """Mark our own files as not to be escaped; everything from a report is escaped by Jinja."""
     from markupsafe import Markup
 
     return Markup(text)
 
 
-def _code(text: str) -> Any:
+def _code(text: str) -> Markup:
     """A sentence for HTML: escaped, and what stands between `backticks` as code."""
     from markupsafe import Markup, escape
 

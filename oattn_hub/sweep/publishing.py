@@ -7,15 +7,15 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Unpack
 
 from oattn_hub.errors import InvalidInput
 from oattn_hub.files import write_text
 from oattn_hub.hub.client import check_repo_id
 from oattn_hub.hub.collect import RepoType, collect_repos
-from oattn_hub.hub.publish import Publication
+from oattn_hub.hub.publish import Publication, PublishOptions
 from oattn_hub.hub.push import push_report, shareable
-from oattn_hub.hub.space import INDEX, publish_space
+from oattn_hub.hub.space import INDEX, SpaceOptions, publish_space
 from oattn_hub.report import Report
 from oattn_hub.sweep.leaderboard import TABLE_FILE, Leaderboard, Row
 from oattn_hub.sweep.state import SETTINGS_FILE, SweepFolder
@@ -26,7 +26,7 @@ def is_sweep(folder: str | Path) -> bool:
     return (Path(folder) / SETTINGS_FILE).is_file()
 
 
-def publish_leaderboard(folder: str | Path, repo_id: str, **options: Any) -> Publication:
+def publish_leaderboard(folder: str | Path, repo_id: str, **options: Unpack[SpaceOptions]) -> Publication:
     """Publish the leaderboard and every report's page as one static Space; options as for ``publish_space``."""
     sweep = SweepFolder(folder)
     board = _public(_board(sweep))
@@ -39,7 +39,7 @@ def publish_leaderboard(folder: str | Path, repo_id: str, **options: Any) -> Pub
         return publish_space(target, repo_id, board.title, [row.model for row in board.rows], **options)
 
 
-def publish_reports(folder: str | Path, namespace: str, **options: Any) -> Iterator[Publication]:
+def publish_reports(folder: str | Path, namespace: str, **options: Unpack[PublishOptions]) -> Iterator[Publication]:
     """Publish every report of a sweep to a repo of its own; options as for ``push_report``."""
     sweep = SweepFolder(folder)
     for row in _board(sweep).rows:
@@ -47,7 +47,9 @@ def publish_reports(folder: str | Path, namespace: str, **options: Any) -> Itera
         yield push_report(report, f"{namespace}/{report_name(row)}", **options)
 
 
-def publish_collection(folder: str | Path, namespace: str, title: str, space: str | None = None, **options: Any) -> str:
+def publish_collection(
+    folder: str | Path, namespace: str, title: str, space: str | None = None, **options: Unpack[PublishOptions]
+) -> str:
     """Publish every report and collect them, and the Space of the leaderboard if there is one; returns the address."""
     check_repo_id(f"{namespace}/x")
     repos: list[tuple[str, RepoType]] = [(space, "space")] if space else []

@@ -6,13 +6,18 @@ import csv
 from collections.abc import Iterable, Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 from oattn_hub.errors import InvalidInput, LoadError, MissingDependency
 from oattn_hub.models.load import LoadedModel
 from oattn_hub.pruning.belongings import base_folder
 from oattn_hub.trials.pair import ModelPair
 from oattn_hub.trials.scores import TrialScore, measured
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.evaluation import EmbeddingSimilarityEvaluator
 
 _COLUMNS = ("sentence1", "sentence2", "score")
 
@@ -36,7 +41,7 @@ def sentence_scores(pair: ModelPair, evaluators: Iterable[Any]) -> list[TrialSco
     return measured(scores)
 
 
-def mteb_scores(pair: ModelPair, tasks: Sequence[Any]) -> list[TrialScore]:
+def mteb_scores(pair: ModelPair, tasks: Sequence[object]) -> list[TrialScore]:
     """The main score of both models on tasks of mteb, by name or as task objects; nothing is read from its cache."""
     try:
         import mteb
@@ -54,7 +59,7 @@ def mteb_scores(pair: ModelPair, tasks: Sequence[Any]) -> list[TrialScore]:
     )
 
 
-def _mteb_tasks(mteb: Any, task: Any) -> list[Any]:
+def _mteb_tasks(mteb: ModuleType, task: object) -> list[Any]:
     if not isinstance(task, str):
         return [task]
     try:
@@ -81,7 +86,7 @@ def _main_scores(tool: str, task: Any, before: Any, after: Any) -> Iterator[Tria
         )
 
 
-def similarity_evaluator(file: Path) -> Any:
+def similarity_evaluator(file: Path) -> EmbeddingSimilarityEvaluator:
     """sentence-transformers' evaluator of similarity on the pairs of a CSV file."""
     from sentence_transformers.evaluation import EmbeddingSimilarityEvaluator
 
@@ -100,7 +105,7 @@ def similarity_evaluator(file: Path) -> Any:
     return EmbeddingSimilarityEvaluator(firsts, seconds, scores, name=file.stem)
 
 
-def _sentence_models(pair: ModelPair) -> tuple[Any, Any]:
+def _sentence_models(pair: ModelPair) -> tuple[SentenceTransformer, SentenceTransformer]:
     """The base model as sentence-transformers loads it, and the same pooling around the pruned transformer."""
     try:
         from sentence_transformers import SentenceTransformer
@@ -113,13 +118,14 @@ def _sentence_models(pair: ModelPair) -> tuple[Any, Any]:
     return models[0], models[1]
 
 
-def _around(tool: Any, loaded: LoadedModel) -> Any:
+def _around(tool: SentenceTransformer, loaded: LoadedModel) -> SentenceTransformer:
     """Put a model into the place of the one that sentence-transformers loaded; no code of a checkpoint is run."""
     from transformers import PreTrainedModel
 
     name, present = next((n, m) for n, m in tool[0].named_children() if isinstance(m, PreTrainedModel))
-    model: Any = loaded.model
-    model = model if type(model) is type(present) else model.base_model  # without its task's head
+    model = loaded.model
+    if type(model) is not type(present) and isinstance(model, PreTrainedModel):
+        model = model.base_model  # without its task's head
     if type(model) is not type(present):
         raise InvalidInput(
             f"sentence-transformers reads {loaded.model_id} as a {type(present).__name__}, and this is a "

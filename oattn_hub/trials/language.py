@@ -7,18 +7,21 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from oattn_hub.errors import InvalidInput, MissingDependency
 from oattn_hub.models.load import LoadedModel
 from oattn_hub.trials.pair import ModelPair
 from oattn_hub.trials.scores import TrialScore, measured
 
+if TYPE_CHECKING:
+    from lm_eval.tasks import TaskManager
+
 _ERROR = "_stderr"
 
 
 def lm_eval_scores(
-    pair: ModelPair, tasks: Sequence[Any], *, include: str | Path | None = None, batch_size: int = 8, **options: Any
+    pair: ModelPair, tasks: Sequence[object], *, include: str | Path | None = None, batch_size: int = 8, **options: Any
 ) -> list[TrialScore]:
     """Both models on the same lm-eval tasks.
 
@@ -47,7 +50,7 @@ def lm_eval_scores(
     return measured(_joined(judged(pair.base), judged(pair.pruned), f"lm_eval {version('lm_eval')}"))
 
 
-def _task_manager(tasks: Sequence[Any], include: str | Path | None) -> Any:
+def _task_manager(tasks: Sequence[object], include: str | Path | None) -> TaskManager:
     from lm_eval.tasks import TaskManager
 
     logging.getLogger("lm_eval").setLevel(logging.ERROR)  # it explains at length that it was given a model object
@@ -93,7 +96,7 @@ def _joined(before: Mapping[str, Any], after: Mapping[str, Any], tool: str) -> I
             )
 
 
-def _metrics(values: Mapping[str, Any]) -> Iterator[tuple[str, str, float]]:
+def _metrics(values: Mapping[str, object]) -> Iterator[tuple[str, str, float]]:
     """Key, name and value of every metric; lm-eval writes the filter of the answers after a comma (``acc,none``)."""
     for key, value in values.items():
         name, _, chosen = key.partition(",")
@@ -101,13 +104,13 @@ def _metrics(values: Mapping[str, Any]) -> Iterator[tuple[str, str, float]]:
             yield key, name if chosen == "none" else key, float(value)
 
 
-def _error(values: Mapping[str, Any], key: str) -> float | None:
+def _error(values: Mapping[str, object], key: str) -> float | None:
     name, _, chosen = key.partition(",")
     found = values.get(f"{name}{_ERROR},{chosen}")
     return float(found) if isinstance(found, int | float) and math.isfinite(found) else None
 
 
-def _dataset(config: Mapping[str, Any]) -> str | None:
+def _dataset(config: Mapping[str, object]) -> str | None:
     """The Hub's id; ``json``, ``csv`` and the like are readers of files, and a path is somebody's disk."""
     named = config.get("dataset_path")
     return named if isinstance(named, str) and named.count("/") == 1 and not Path(named).exists() else None

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Unpack
 
 from oattn_hub.errors import LoadError
-from oattn_hub.models.load import LoadedModel, load_again, load_model
+from oattn_hub.models.load import LoadedModel, Source, load_again, load_model
+from oattn_hub.models.options import LoadAgain
 from oattn_hub.pruning import read_manifest
 
 
@@ -19,7 +20,7 @@ class ModelPair:
     pruned: LoadedModel
 
 
-def open_pair(folder: str | Path, model: Any = None, **permissions: Any) -> ModelPair:
+def open_pair(folder: str | Path, model: Source | None = None, **permissions: Unpack[LoadAgain]) -> ModelPair:
     """The checkpoint in ``folder`` and its base model.
 
     Args:

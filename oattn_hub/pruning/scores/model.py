@@ -98,7 +98,7 @@ def gate_gradients(
     return np.stack(found)
 
 
-def _gated(site: AttentionSite, gate: torch.Tensor) -> Any:
+def _gated(site: AttentionSite, gate: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
     import torch
 
     heads = torch.zeros(site.output_weight.shape[0], dtype=torch.long)
