@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from oattn_hub.report.group import GroupResult
 
 _STILL_MOVING = 0.02  # of the tree metric, which runs from 0 to 1
-_TASKS = (  # measured: benchmarks/results/truth.md
-    "the ranking says how much detail a head's attention has, not what the head does: heads whose task is known "
+WHAT_RANKS_SAY = (  # measured: benchmarks/results/truth.md
+    "The ranking says how much detail a head's attention has, not what the head does: heads whose task is known "
     "(Whisper's alignment heads, RXNMapper's atom mapping) stand in the middle of such rankings and near each other in "
     "the tree of heads, so look there for heads that do the same."
 )
@@ -45,7 +45,7 @@ def control_sentences(group: GroupResult) -> list[str]:
             f"{controls.fewer:.2f}, with all of them {controls.all_functions:.2f}: "
             f"{_choice(min(controls.fewer, controls.all_functions))}."
         )
-    return [*sentences, *_chance(group), _convergence(group), _TASKS]
+    return [*sentences, *_chance(group), _convergence(group)]
 
 
 def _few(group: GroupResult) -> str:

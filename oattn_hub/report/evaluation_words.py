@@ -60,10 +60,14 @@ def increase_words(cost: Look) -> str:
 def _against_random(section: EvaluationSection, result: ScoreResult) -> str:
     random = section.score("random")
     verdict = (
-        "less than" if result.auc < random.auc_low else "more than" if result.auc > random.auc_high else "no other than"
+        "costs less than"
+        if result.auc < random.auc_low
+        else "costs more than"
+        if result.auc > random.auc_high
+        else "cannot be told from"
     )
     return (
-        f"Removing the heads of lowest {result.title} costs {verdict} random removal: {result.auc:.3g} on average, "
+        f"Removing the heads of lowest {result.title} {verdict} random removal: {result.auc:.3g} on average, "
         f"where {section.seeds} random draws cost {random.auc_low:.3g} to {random.auc_high:.3g}."
     )
 

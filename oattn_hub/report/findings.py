@@ -11,7 +11,7 @@ import numpy as np
 from oattn_hub.records import Head
 from oattn_hub.report.answer import TOLERANCE, UNSURE, Answer, Removal, answer
 from oattn_hub.report.contexts import LINEAR_CODES, bytes_per_entry
-from oattn_hub.report.control_words import control_sentences
+from oattn_hub.report.control_words import WHAT_RANKS_SAY, control_sentences
 from oattn_hub.report.cost import Cost, Look
 from oattn_hub.report.evaluation_words import increase_words
 from oattn_hub.report.records import StabilityRecord
@@ -134,7 +134,7 @@ def _unsure(found: Answer) -> list[str]:
     rest = sum(verdict == UNSURE for verdict in found.verdicts.values())
     if not rest:
         return []
-    which = "the other head" if rest == 1 else f"the other {rest} heads"
+    which = "the other head" if rest == 1 else f"{'all' if rest == len(found.heads) else 'the other'} {rest} heads"
     return [f"Of {which} we are not sure: {unsure_words(found)}."]
 
 
@@ -143,14 +143,17 @@ def unsure_words(found: Answer) -> str:
     together = "not in the plan" if found.planned else "together not measured to be cheap"
     if not found.alone:
         return f"they are {together}, and what one of them costs alone was not measured"
-    return f"removed alone they cost little{_unclear_words(found)}, but they are {together}"
-
-
-def _unclear_words(found: Answer) -> str:
-    if not (count := len(found.unclear)):
-        return ""
-    interval = "its interval contains" if count == 1 else "their intervals contain"
-    return f" (of {count} of them not even that is sure: {interval} {TOLERANCE:g})"
+    unclear = len(found.unclear)
+    cheap = sum(verdict == UNSURE for verdict in found.verdicts.values()) - unclear
+    if not unclear:
+        return f"removed alone they cost little, but they are {together}"
+    if not cheap:
+        return f"removed alone each may cost less or more than {TOLERANCE:g}, which is in its interval"
+    its = "in its interval" if unclear == 1 else "in their intervals"
+    return (
+        f"removed alone {cheap} of them cost little, but are {together}; {unclear} may cost less or more than "
+        f"{TOLERANCE:g}, which is {its}"
+    )
 
 
 def _not_measured(report: Report) -> str:
@@ -284,6 +287,8 @@ def entropy_sentences(report: Report) -> list[str]:
             continue
         sentences += [_capital(place + text) for text in (_lowest(record), _agreement(record, network.n_heads)) if text]
         sentences += [_capital(place + text) for text in control_sentences(report.groups[record.group])]
+    if any(group.haar.controls is not None for group in report.groups.values()):
+        sentences.append(WHAT_RANKS_SAY)
     return sentences
 
 
