@@ -37,7 +37,8 @@ class Question:
     Attributes:
         metric: name of the metric; None is the task's own.
         data, calibration: what to measure on, and what to choose by; None is bundled.
-        inputs: inputs to verify on; the search has half as many. None is as many as there are, up to 64.
+        inputs: inputs to verify on; the search has half as many. None is as many as there are, up to 64
+            (and 256 of short ones, which take no longer).
         tokens: the user's context length; None is 128, or what the model takes.
         lengths: all lengths to search and verify at, instead of ``tokens`` and four times as many.
         compensate: which compensations may be used; None measures which helps.

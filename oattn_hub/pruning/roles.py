@@ -34,6 +34,8 @@ from oattn_hub.pruning.evaluation import alternating, is_ready_made
 TOKENS, INPUTS = 128, 64
 # A bound from fewer inputs than this is wide, so longer inputs are not made fewer than this.
 _FEWEST = 16
+# Inputs shorter than TOKENS are made so many times as many at most.
+_MORE = 4
 # Refits see so many times as many inputs at most, and so many only as parameters x tokens allow: half a minute's work.
 _FIT_TIMES, _FIT_WORK = 16, 4e12
 
@@ -134,10 +136,16 @@ def _inputs(
 def _count(
     loaded: LoadedModel, data: Data, inputs: int | None, usual: int, first: int, length: int, part: tuple[float, float]
 ) -> int:
-    """As many as asked for; longer inputs are fewer, for twice as many tokens. By default no more than there are."""
+    """As many as asked for; longer inputs are fewer, for twice as many tokens. By default no more than there are.
+
+    A bound rests on the number of inputs, and short ones take little time: by default there are more of them.
+    """
     wanted = inputs or usual
-    if length > first:
-        wanted = min(wanted, max(_FEWEST, 2 * wanted * first // length))
+    reference = first if inputs is not None else max(first, TOKENS)
+    if length > reference:
+        wanted = min(wanted, max(_FEWEST, 2 * wanted * reference // length))
+    elif length < reference:
+        wanted *= min(_MORE, reference // length)
     most = available_inputs(loaded, data, length, part) if inputs is None else None
     return wanted if most is None else min(wanted, max(1, most))
 
