@@ -78,7 +78,7 @@ def plan_from_report(
         compensate: ``"refit"``, ``"bias"``, ``"none"``; None is what was measured to cost least on inputs of its own.
         model: the model, if it is not to be loaded from where the report says.
         data, calibration: what to measure on, and what to choose by; None is bundled (:mod:`oattn_hub.pruning.roles`).
-        inputs: inputs to verify on; the search has half as many. None is as many as there are, up to 64 (short ones: 256).
+        inputs: inputs to verify on; the search has half as many. None is all there are, up to 64 (short ones: 256).
         tokens, lengths: your context length (None: 128), verified also at four times as many; or all lengths.
         seed, progress: of inputs, random signs and bootstrap; called after each evaluation.
         permissions: what only the caller may grant to load the model; a report never grants any.

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from types import SimpleNamespace
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -508,7 +508,7 @@ def test_short_inputs_are_more_and_long_ones_fewer(tmp_path: Path, save_word_tok
     sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
     BertModel(BertConfig(vocab_size=save_word_tokenizer(tmp_path), **sizes)).save_pretrained(tmp_path)
     loaded, text = load_model(tmp_path), tmp_path / "text.txt"
-    words = np.array("the and of to a in I you my that is not with his it".split())
+    words = np.array(["the", "and", "of", "to", "a", "in", "I", "you", "my", "that", "is", "not", "with", "his", "it"])
     text.write_text(" ".join(np.random.default_rng(0).choice(words, 100_000)))
 
     def counts(inputs: int | None, lengths: list[int]) -> list[int]:
