@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 #: The name of the domain that the report itself was measured on.
 OWN = "the report's own data"
 Verdict = Literal["less", "more", "undecided"]
+_BUNDLED = ("bundled text", "synthetic images", "synthetic sounds")  # as inputs describe themselves
 _CLEARLY = 0.1  # a tenth of the heads: more than the share of a hundred heads moves by chance
 
 
@@ -34,6 +35,11 @@ class Domain(JsonRecord):
     data: str
     fingerprint: str
     n_inputs: int
+
+    def is_like(self, other: Domain) -> bool:
+        """Whether both are known to come from the same data, so that agreement says nothing about other data."""
+        bundled = all(any(words in one.data for words in _BUNDLED) for one in (self, other))
+        return bundled or self.fingerprint == other.fingerprint
 
 
 @dataclass(frozen=True)
@@ -180,6 +186,12 @@ class ValidationSection(JsonRecord):
     evaluation_fingerprint: str
     n_inputs: int
     seed: int
+
+    def one_source(self, pair: BetweenDomains) -> bool:
+        """Whether the two domains of a pair are known to be the same data."""
+        known = {domain.name: domain for domain in self.domains}
+        one, other = known.get(pair.first), known.get(pair.second)
+        return one is not None and other is not None and one.is_like(other)
 
     @property
     def findings(self) -> list[str]:

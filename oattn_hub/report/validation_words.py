@@ -23,7 +23,10 @@ def findings(section: ValidationSection) -> list[str]:
     sentences = [
         *_removals(section, several),
         *(_prefix(found.group, several) + _within(found, section.fraction) for found in section.within),
-        *(_prefix(found.group, several) + _between(found, section.fraction) for found in section.between),
+        *(
+            _prefix(found.group, several) + _between(found, section.fraction, section.one_source(found))
+            for found in section.between
+        ),
         *(_prefix(found.group, several) + _regularity(found) for found in section.regularity),
     ]
     if len(section.domains) < 3:  # the report's own and one more
@@ -112,11 +115,13 @@ def _within(found: WithinDomain, fraction: float) -> str:
     )
 
 
-def _between(found: BetweenDomains, fraction: float) -> str:
+def _between(found: BetweenDomains, fraction: float, one_source: bool) -> str:
     alike = (
         "" if found.spearman is None else f"mean entropies rank the heads with a correlation of {found.spearman:.2f}, "
     )
     verdict = "the domain matters" if found.domain_matters else "for these two the domain hardly matters"
+    if one_source:
+        verdict = "both are inputs of the same data, so this says nothing about other data"
     return (
         f"between {found.first} and {found.second} {alike}the lowest {100 * fraction:.0f} % share "
         f"{100 * found.jaccard:.0f} % (Jaccard), and 95 % intervals from {found.first} hold the other's mean for "

@@ -270,6 +270,21 @@ def test_oattn_validate_joins_report_and_page(
     assert section.findings[0] in (tmp_path / "run/report.html").read_text(encoding="utf-8")
 
 
+def test_inputs_of_the_same_data_are_no_other_domain(validated: Report) -> None:
+    """A report on the bundled data, validated on the bundled data: 'the domain hardly matters'."""
+    section = _section(validated)
+    assert not any("the same data" in finding for finding in section.findings)
+    own, other, third = section.domains
+    bundled = "{} synthetic images (coloured gratings and discs, seed 0): no photographs were given"
+    alike = (replace(own, data=bundled.format(6)), replace(other, data=bundled.format(20)), third)
+    told = [finding for finding in replace(section, domains=alike).findings if "the same data" in finding]
+    assert len(told) == 1
+    assert told[0].startswith("Between the report's own data and domain 1")
+    assert "hardly matters" not in told[0]
+    twice = (own, replace(other, fingerprint=own.fingerprint), third)
+    assert any("the same data" in finding for finding in replace(section, domains=twice).findings)
+
+
 def test_one_domain_is_called_little(validated: Report) -> None:
     section = _section(validated)
     assert not any("say more than one" in finding for finding in section.findings)
