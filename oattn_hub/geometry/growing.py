@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from oattn_hub.geometry import kernels
 from oattn_hub.geometry.canonical import (
     canonical_ranks,
     content_of_affinity,
@@ -29,7 +30,6 @@ MEDIANS = ("off_diagonal", "published")
 # times larger), and relative to the largest (rounding of the eigenvectors).
 _ERROR = 1e-7
 _ROUNDING = 1e-14
-_PAIRS = 1 << 14  # visited together: few of the later ones still have a free point
 
 Matrix = NDArray[np.float64]
 Labels = NDArray[np.intp]
@@ -132,7 +132,9 @@ def _join(distances: Matrix, ranks: Labels, constant: float) -> Labels:
     first, second = _pairs(near, n)
     gaps = gaps[near]
     order = _closest_first(gaps, ranks[first], ranks[second], error)
-    return _joined(first, second, gaps, order, n, limit / constant, error)
+    home = np.arange(n)
+    kernels.compiled(kernels.join_closest)(first[order], second[order], gaps[order], limit / constant, error, home)
+    return np.asarray(np.unique(home, return_inverse=True)[1], dtype=np.intp)
 
 
 def _pairs(places: Labels, n: int) -> tuple[Labels, Labels]:
@@ -140,30 +142,6 @@ def _pairs(places: Labels, n: int) -> tuple[Labels, Labels]:
     starts = np.concatenate([[0], np.cumsum(np.arange(n - 1, 0, -1))])  # where the pairs of each first point begin
     first = np.searchsorted(starts, places, side="right") - 1
     return first, places - starts[first] + first + 1
-
-
-def _joined(first: Labels, second: Labels, gaps: Matrix, order: Labels, n: int, limit: float, error: float) -> Labels:
-    """The cluster of each of n points after the given pairs were visited in this order."""
-    home = list(range(n))  # of each point, the point after which its cluster is named
-    size = [1] * n
-    free = [True] * n
-    left = n
-    for start in range(0, len(order), _PAIRS):
-        some = order[start : start + _PAIRS]
-        still = np.array(free)
-        some = some[still[first[some]] | still[second[some]]]  # of two points in clusters none will join the other
-        for i, j, gap in zip(first[some].tolist(), second[some].tolist(), gaps[some].tolist(), strict=True):
-            if not free[i]:
-                i, j = j, i
-            if not free[i] or (not free[j] and gap >= limit * 2.0 ** (1 - size[home[j]]) - error):
-                continue
-            left -= 1 + free[j]
-            home[i] = home[j]
-            size[home[j]] += 1
-            free[i] = free[j] = False
-        if left == 0:
-            break
-    return np.asarray(np.unique(home, return_inverse=True)[1], dtype=np.intp)
 
 
 def _closest_first(gaps: Matrix, first: Labels, second: Labels, error: float) -> Labels:

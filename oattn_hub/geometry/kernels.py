@@ -1,4 +1,4 @@
-"""The compiled inner loops of the tree EMD.
+"""The compiled inner loops of the tree EMD, and of growing a tree.
 
 Plain functions here; ``compiled`` hands them to numba when they are first needed, so that importing the package costs
 nothing. They run without the interpreter lock, one call per thread.
@@ -260,3 +260,25 @@ def add_present_distances(rows: Doubles, out: Doubles) -> None:
                 gap = abs(rows[i, k] - rows[j, k])
                 total += gap if gap == gap else 0.0
             out[i, j] += total
+
+
+def join_closest(first: Ints, second: Ints, gaps: Doubles, limit: float, error: float, home: Ints) -> None:
+    """Join points, visited in pairs, into clusters: ``home`` comes as 0, 1, … and leaves as each point's cluster.
+
+    Two free points join; a free point joins a cluster of size s when its gap is below limit * 2^(1 - s).
+    """
+    left = len(home)
+    size = np.ones(left, dtype=np.int64)
+    free = np.ones(left, dtype=np.bool_)
+    for pair in range(len(gaps)):
+        i, j = first[pair], second[pair]
+        if not free[i]:
+            i, j = j, i
+        if not free[i] or (not free[j] and gaps[pair] >= limit * 2.0 ** (1 - size[home[j]]) - error):
+            continue
+        left -= 2 if free[j] else 1
+        home[i] = home[j]
+        size[home[j]] += 1
+        free[i] = free[j] = False
+        if left == 0:
+            break

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from types import MappingProxyType
 from typing import Any
 
@@ -298,10 +297,14 @@ class Questionnaire:
             made.trees[axis] = grow(parts, content, self.constant)
 
     def _changes(self, axis: str) -> NDArray[np.float64]:
-        trees = [made.trees.get(axis) for made in (self.initial_, *self.history_)]
-        return np.array(
-            [np.nan if old is None or new is None else _mean_difference(old, new) for old, new in pairwise(trees)]
-        )
+        changes, before = [], None
+        for made in (self.initial_, *self.history_):
+            tree = made.trees.get(axis)
+            now = None if tree is None else tree.metric()  # which is not kept: two at a time are in memory
+            if made is not self.initial_:
+                changes.append(np.nan if before is None or now is None else _mean_difference(before, now))
+            before = now
+        return np.array(changes)
 
 
 def _square(matrix: NDArray[np.float64], order: NDArray[np.intp]) -> NDArray[np.float64]:
@@ -321,11 +324,10 @@ def _distances(
     return crowd_emd(tensor, has_gaps, crowd, sources, axis, **options)
 
 
-def _mean_difference(old: PartitionTree, new: PartitionTree) -> float:
-    """Mean absolute difference of two tree metrics, which are not kept."""
-    difference = new.metric()
-    difference -= old.metric()
-    return float(np.abs(difference, out=difference).mean())
+def _mean_difference(old: NDArray[np.float64], new: NDArray[np.float64]) -> float:
+    """Mean absolute difference of two tree metrics; the old one is used up."""
+    old -= new
+    return float(np.abs(old, out=old).mean())
 
 
 class _Pass:
