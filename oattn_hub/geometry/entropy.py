@@ -15,7 +15,7 @@ from oattn_hub.geometry.missing import fill_missing
 from oattn_hub.geometry.tree import PartitionTree
 
 SELECTIONS = ("support", "leading")
-_BLOCK = 1 << 21  # entries contracted together: bounds the memory that float32 tensors take more
+_BLOCK = 1 << 18  # entries contracted together: bounds the memory that float32 tensors take more
 _ENTRIES = 1 << 20  # of the heads that are expanded together
 
 TreesByName = Mapping[str, PartitionTree]
@@ -240,8 +240,10 @@ def _contracted(tensor: Floats, queries: NDArray[np.float64], keys: NDArray[np.f
     for start in range(0, flat.shape[1], step):
         some = flat[:, start : start + step].astype(np.float64, copy=False)
         by_query[:, start : start + step] = queries.T @ some
-    by_query = by_query.reshape(-1, *tensor.shape[1:])
-    return np.moveaxis(np.tensordot(by_query, keys, axes=(1, 0)), -1, 1)
+    found = np.matmul(
+        keys.T, by_query.reshape(len(by_query), tensor.shape[1], -1)
+    )  # query function by query function: no turned copy of all
+    return np.asarray(found.reshape(*found.shape[:2], *tensor.shape[2:]))
 
 
 def _some_heads(X: ArrayLike) -> Iterator[Floats]:
