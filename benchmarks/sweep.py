@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import os
 import random
-import resource
 import signal
 import tempfile
 import threading
@@ -25,6 +24,7 @@ from oattn_hub.sweep import SweepResult, run_sweep
 from oattn_hub.sweep.state import Options
 
 TEXT = "the cat sat on the mat and the dog lay by the door while the rain fell on the roof of the old house " * 40
+_EVERY = 0.5  # seconds between two looks at the processes
 SMALL = Options(batches=2, tokens=16)
 
 
@@ -50,20 +50,29 @@ def make_models(folder: Path, count: int) -> list[str]:
     return [str(folder / f"model-{number:04d}") for number in range(count)]
 
 
-def descendants(root: int) -> list[int]:
-    """Worker processes below one process, by Linux' list of processes."""
+def descendants(root: int) -> dict[tuple[int, int], float]:
+    """(process, its start) -> CPU seconds so far, of all processes below one, by Linux' list of processes."""
     parents: dict[int, int] = {}
+    found: dict[int, tuple[tuple[int, int], float]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
-                parents[int(entry.name)] = int((entry / "stat").read_text().rsplit(")", 1)[1].split()[1])
+                words = (entry / "stat").read_text().rsplit(")", 1)[1].split()
             except OSError:  # ended meanwhile
                 continue
-    found: list[int] = []
+            number = int(entry.name)
+            parents[number] = int(words[1])
+            found[number] = ((number, int(words[19])), (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK"))
+    below: list[int] = []
     level = {root}
     while level := {number for number, parent in parents.items() if parent in level}:
-        found += level
-    return [number for number in found if _is_worker(number)]
+        below += level
+    return dict(found[number] for number in below)
+
+
+def workers_below(root: int) -> list[int]:
+    """The processes below one that analyse models."""
+    return [number for number, _ in descendants(root) if _is_worker(number)]
 
 
 def _is_worker(number: int) -> bool:
@@ -78,15 +87,31 @@ def kill_now_and_then(times: int, every: float, ended: threading.Event, killed: 
     """Kill a random worker of this process, again and again."""
     chance = random.Random(0)
     while len(killed) < times and not ended.wait(every * chance.uniform(0.5, 1.5)):
-        if workers := descendants(os.getpid()):
+        if workers := workers_below(os.getpid()):
             killed.append(chance.choice(workers))
             os.kill(killed[-1], signal.SIGKILL)
 
 
-def cpu_seconds() -> float:
-    """Of this process and of all that ended below it."""
-    usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
+class ProcessesBelow:
+    """CPU seconds of all processes below this one, also of those that nobody waits for, as Ray's workers."""
+
+    def __init__(self) -> None:
+        self._seen: dict[tuple[int, int], float] = {}
+        self._before = descendants(os.getpid())
+        self._ended = threading.Event()
+        self._watch = threading.Thread(target=self._look)
+        self._watch.start()
+
+    def _look(self) -> None:
+        while not self._ended.wait(_EVERY):
+            self._seen.update(descendants(os.getpid()))
+
+    def seconds(self) -> float:
+        """Until now; looking ends. What a process does between the last look and its end is not seen."""
+        self._ended.set()
+        self._watch.join()
+        self._seen.update(descendants(os.getpid()))
+        return sum(used - self._before.get(process, 0.0) for process, used in self._seen.items())
 
 
 def swept(models: list[str], out: Path, engine: str, workers: int, kills: int) -> tuple[SweepResult, float, int]:
@@ -94,14 +119,14 @@ def swept(models: list[str], out: Path, engine: str, workers: int, kills: int) -
     killed: list[int] = []
     ended = threading.Event()
     killer = threading.Thread(target=kill_now_and_then, args=(kills, 6.0, ended, killed))
-    before = cpu_seconds()
+    below, before = ProcessesBelow(), time.process_time()
     killer.start()
     try:
         result = run_sweep(models, out, engine, SMALL, workers=workers, retries=5)
     finally:
         ended.set()
         killer.join()
-    return result, cpu_seconds() - before, len(killed)
+    return result, time.process_time() - before + below.seconds(), len(killed)
 
 
 def warm_call(models: list[str]) -> float:
