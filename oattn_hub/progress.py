@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 
 class Progress(Protocol):
-    """Told the stage's name and how many of its steps are done."""
+    """Called with the stage's name and how many of its steps are done."""
 
     def __call__(self, stage: str, done: int, total: int) -> None: ...
 

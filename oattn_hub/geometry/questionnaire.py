@@ -151,7 +151,7 @@ class Questionnaire:
 
         Args:
             X: (query, key, head) or (query, key), float32 or float64; it is not changed. NaN entries are missing.
-            progress: Told the stage "questionnaire" and how many of its trees are built.
+            progress: Called with the stage "questionnaire" and how many of its trees are built.
             history: Whether every pass keeps its affinities, distances and diffusions, or the last one only.
             crowd: Where ``X`` is only some of very many heads, all of them, added up.
             device: A device of torch that compares the slices, as in ``tree_emd``.

@@ -99,7 +99,7 @@ Source = str | Path | nn.Module | LoadedModel | HoldsModel | tuple[nn.Module | H
 
 @dataclass(frozen=True)
 class _Request:
-    """Everything the user said about where and how to load."""
+    """Everything the user asked for: what to load, from where and how."""
 
     source: str
     revision: str | None

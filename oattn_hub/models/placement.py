@@ -18,7 +18,7 @@ _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torc
 
 @dataclass(frozen=True)
 class Placement:
-    """What the user said about it; see ``load_model``."""
+    """What the user asked for; see ``load_model``."""
 
     device: str | None = None
     device_map: DeviceMap | None = None

@@ -300,8 +300,8 @@ def _search(choice: _Choice, score: str | None, bench: Bench) -> tuple[Search, s
     question = bench.question
     search = Search(proposing, bench.compensator, bench.choice, rules, scores, question.seed, question.progress)
     # a backward pass would bring all weights of an offloaded model into memory
-    untold = ("obs",) if is_offloaded(bench.loaded.model) else RANKINGS
-    rankings = untold if score is None else (score,)
+    usable = ("obs",) if is_offloaded(bench.loaded.model) else RANKINGS
+    rankings = usable if score is None else (score,)
     if len(rankings) == len(bench.question.kinds) == 1:
         return search, rankings[0], bench.question.kinds[0], {}
     return search, *replace(search, meter=bench.judge).choose(rankings, bench.question.kinds)

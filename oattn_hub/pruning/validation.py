@@ -72,7 +72,7 @@ def validate(
         inputs: Inputs that costs are measured on, over all domains.
         seed: Of inputs, draws and bootstrap.
         adapter: Name of the adapter, if the model's own choice is not wanted.
-        progress: Told about each stage.
+        progress: Called with each stage.
         permissions: What only the caller may grant to load the model: ``trust_remote_code``, ``token`` …
     """
     counts = _checked(report, domains, batches, remove, draws, inputs)

@@ -49,7 +49,7 @@ def run_sweep(
         options: What is measured; the same for all.
         workers: How many models at once; None: half the cores (local), what Ray finds (ray).
         retries: How often a model that failed, but may not fail again, is tried once more at the end.
-        progress: Told how many models are done.
+        progress: Called with the number of models that are done.
         report: Called with the status of every model that ends.
     """
     options = options or Options()
