@@ -23,7 +23,7 @@ from oattn_hub.models.identify import (
     public_name,
     weights_fingerprint,
 )
-from oattn_hub.models.options import PERMISSIONS, PLACES, DeviceMap, HubOptions, LoadAgain, Processor
+from oattn_hub.models.options import DeviceMap, HubOptions, LoadAgain, Processor
 from oattn_hub.models.placement import Placement, moved_to
 from oattn_hub.models.screening import screen_folder, screen_repo, tensors_only
 from oattn_hub.models.timm_models import PICKLED_WEIGHTS, load_timm_folder
@@ -234,9 +234,9 @@ def load_again(info: ModelInfo, **permissions: Unpack[LoadAgain]) -> LoadedModel
 
     Args:
         info: The model's identity, with a ``source``.
-        permissions: Those of :func:`load_model` named in ``PERMISSIONS`` and ``PLACES``.
+        permissions: Those of :func:`load_model` named in ``LoadAgain``.
     """
-    known = (*PERMISSIONS, *PLACES)
+    known = LoadAgain.__annotations__
     if unknown := sorted(set(permissions) - set(known)):
         raise InvalidInput(f"Unknown options {unknown}; for loading the model there are {', '.join(known)}.")
     return load_model(str(info.source), **info.loading_options, **permissions)

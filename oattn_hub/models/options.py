@@ -12,23 +12,25 @@ DeviceMap = str | Mapping[str, int | str]
 Processor = Callable[..., Mapping[str, object]]
 
 
-class HubOptions(TypedDict, total=False):
-    """How the Hub is asked: arguments of ``hf_hub_download`` and ``snapshot_download``."""
+class Access(TypedDict, total=False):
+    """How the Hub is reached."""
 
-    revision: str | None
     token: str | bool | None
     cache_dir: str | None
     local_files_only: bool
 
 
-class Permissions(TypedDict, total=False):
+class HubOptions(Access, total=False):
+    """How a repo is asked for: arguments of ``hf_hub_download`` and ``snapshot_download``."""
+
+    revision: str | None
+
+
+class Permissions(Access, total=False):
     """What only the caller may grant; no file and no repo ever does."""
 
     trust_remote_code: bool
     allow_pickle: bool
-    token: str | bool | None
-    cache_dir: str | None
-    local_files_only: bool
 
 
 class Places(TypedDict, total=False):
@@ -52,7 +54,3 @@ class LoadOptions(LoadAgain, total=False):
     task: str | None
     tokenizer: Processor | None
     processor: Processor | None
-
-
-PERMISSIONS = tuple(Permissions.__annotations__)
-PLACES = tuple(Places.__annotations__)
