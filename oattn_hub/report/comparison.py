@@ -131,11 +131,13 @@ class Comparison:
     def draw_heads(self, ax: Axes) -> Axes:
         """Each matched head's rank in the two reports; on the diagonal nothing changed."""
         matched = [head for group in self.groups for head in group.matched]
+        if not matched:
+            ax.set_axis_off()
+            ax.text(0.5, 0.5, "The two have different heads, so none can be matched.", ha="center")
+            return ax
         ax.plot([0, 1], [0, 1], color=SERIES[3], lw=1)
         colours = [head.layer for head in matched]
         ax.scatter([h.rank_a for h in matched], [h.rank_b for h in matched], c=colours, cmap="plasma", s=22)
-        if not matched:
-            ax.text(0.5, 0.5, "the two have different heads", ha="center")
         ax.set(xlabel=f"rank in {self.name_a}", ylabel=f"rank in {self.name_b}", title="Matched heads (colour: layer)")
         return ax
 
@@ -153,7 +155,7 @@ def compare(a: Report | str | Path, b: Report | str | Path) -> Comparison:
     pairs = _paired_groups(report_a.groups, report_b.groups)
     groups = tuple(_compare_groups(group_a, group_b) for group_a, group_b in pairs)
     names = _names(report_a, report_b)
-    return Comparison(*names, groups, [*_caveats(report_a, report_b), *_findings(groups, names)])
+    return Comparison(*names, groups, [*_caveats(report_a, report_b, names), *_findings(groups, names)])
 
 
 def geometry_distance(quantiles_a: Array, quantiles_b: Array) -> float:
@@ -233,17 +235,18 @@ def _short_name(model: ModelInfo) -> str:
     return model.id.split("/")[-1] if model.source == model.id else model.id
 
 
-def _caveats(a: Report, b: Report) -> list[str]:
+def _caveats(a: Report, b: Report, names: tuple[str, str]) -> list[str]:
     """What keeps the entropies from being compared, said before any number."""
     caveats = []
     if a.settings.kind != b.settings.kind:
         caveats.append(
-            f"The entropies do not compare: A is about {a.settings.kind}, B about {b.settings.kind}. "
+            f"The entropies do not compare: {names[0]} is about {a.settings.kind}, {names[1]} about {b.settings.kind}. "
             "Only ranks and the geometry distance mean something."
         )
     if a.settings.tokens != b.settings.tokens:
         caveats.append(
-            f"A has {a.settings.tokens} tokens per batch, B {b.settings.tokens}; entropies grow with the matrix."
+            f"{names[0]} has {a.settings.tokens} positions per batch, {names[1]} {b.settings.tokens}; "
+            "entropies grow with the matrix."
         )
     return caveats
 

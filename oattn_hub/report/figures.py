@@ -52,7 +52,9 @@ def draw_heads(ax: Axes, group: GroupResult, found: Answer | None = None, theme:
     marks = _verdict_marks(ax, group, rows, found)
     _integer_ticks(ax.xaxis, np.arange(grid.shape[1]))
     _integer_ticks(ax.yaxis, layers)
-    ax.set(xlabel="head", ylabel="layer", title=f"{title} ({group.name}); {marks}")
+    ax.set(
+        xlabel="head", ylabel="layer", title=f"{title} ({group.name})\n{marks}"
+    )  # a line of its own: no map is too narrow for it
     return ax
 
 

@@ -33,6 +33,7 @@ GLOSSARY = (
         "organised attention. Low: smooth and diffuse. High: many sharp changes. It says how a head attends, not what "
         "the model loses without it.",
     ),
+    ("network entropy", "The same for all heads of a group at once, with the tree of the heads as third side."),
     ("organised", "Queries and keys put in another order, so that those which attend alike lie side by side."),
     ("folder", "A branch of the tree of heads: heads in one folder attend alike."),
     ("batch", "What the model read in one call, such as 128 tokens of text. Each batch is organised by itself."),

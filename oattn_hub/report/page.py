@@ -145,6 +145,7 @@ def _page_data(report: Report, found: Answer) -> dict[str, object]:
         "file": report.model.id.split("/")[-1],
         "percent": _percent(report),
         "answered": found.measured,
+        "planned": found.planned,
         "removable": bool(found.removal and found.removal.heads),
         "measured": bool(found.alone),
         "tolerance": TOLERANCE,

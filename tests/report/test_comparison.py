@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 import oattn_hub as oh
 from oattn_hub.analysis.measure import _distance_quantiles
@@ -80,8 +81,19 @@ def test_a_changed_head_is_named(report: Report, make_report: MakeReport) -> Non
 def test_kinds_and_lengths_that_do_not_compare_are_said_first(report: Report) -> None:
     scores = replace(report, settings=replace(report.settings, kind="scores", tokens=256))
     findings = oh.compare(report, scores).findings
-    assert "do not compare: A is about probs, B about scores" in findings[0]
-    assert "20 tokens per batch, B 256" in findings[1]
+    names = "A (tiny-model)", "B (tiny-model)"
+    assert f"do not compare: {names[0]} is about probs, {names[1]} about scores" in findings[0]
+    assert f"{names[0]} has 20 positions per batch, {names[1]} 256;" in findings[1]
+
+
+def test_where_no_head_is_matched_no_empty_chart_is_drawn(
+    report: Report, make_group: MakeGroup, make_report: MakeReport
+) -> None:
+    other = make_report(make_group("decoder", n_layers=2, n_heads=8))
+    ax = oh.compare(report, other).draw_heads(Figure().add_subplot())
+    assert not ax.axison
+    assert [text.get_text() for text in ax.texts] == ["The two have different heads, so none can be matched."]
+    assert not ax.lines
 
 
 def test_folders_can_be_compared_and_the_page_is_about_both(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 
@@ -15,8 +16,10 @@ from PIL import Image
 from oattn_hub.errors import InvalidInput
 from oattn_hub.geometry import PartitionTree
 from oattn_hub.report import GroupResult, Report, figures
+from oattn_hub.report.answer import answer
 from oattn_hub.report.dendrogram import layout
 from oattn_hub.report.plot import planned_figures, render
+from oattn_hub.report.theme import figure_style
 
 mpl.use("Agg")
 
@@ -60,6 +63,24 @@ def test_entropy_map_has_each_head_in_its_place(report: Report) -> None:
     for record in report.heads:
         assert shown[record.layer, record.head] == pytest.approx(record.entropy)
     assert sorted(map(tuple, ax.lines[0].get_xydata().astype(int).tolist())) == [(1, 1), (3, 0)]  # (head, layer)
+
+
+def test_the_words_over_the_map_are_not_cut_off(measured_report: Report) -> None:
+    """'? alone perhaps over 0.02' ended in 'perha' on a card and on the page of a comparison."""
+    section = measured_report.evaluation
+    assert section is not None
+    ablation = section.score("ablation")
+    low, high = (tuple(value + sign * 0.015 for value in ablation.values) for sign in (-1, 1))
+    scores = tuple(replace(s, low=low, high=high) if s is ablation else s for s in section.scores)
+    report = measured_report.with_evaluation(replace(section, scores=scores))
+    figure = Figure((5, 4), layout="constrained")
+    with figure_style():
+        ax = figures.draw_heads(figure.add_subplot(), report.group(), answer(report))
+        figure.canvas.draw()
+    assert "perhaps over 0.02" in ax.get_title(loc="left") + ax.get_title()
+    for title in (ax.title, ax._left_title):
+        box = title.get_window_extent()
+        assert not title.get_text() or (box.x0 >= 0 and box.x1 <= figure.bbox.width)
 
 
 def test_layers_with_fewer_heads_leave_gaps(make_group: Callable[..., GroupResult]) -> None:

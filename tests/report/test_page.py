@@ -161,6 +161,9 @@ def test_a_plan_without_an_evaluation_is_answered_in_words_that_fit(
     assert "They are not in the plan, and what one of them costs alone was not measured." in unsure
     assert "higher cost" not in unsure
     assert "oattn prune run --heads 0.3,1.2 --out pruned" in page.locator("#run").inner_text()
+    _pick(page, "0-3")
+    assert "It is in the plan" in page.locator("body").inner_text()
+    assert "cheap" not in page.locator(".badge").locator("..").inner_text()
     assert seen.problems == []
 
 

@@ -91,9 +91,9 @@ function verdictWords(group, head) {
   const verdict = group.verdictOf(head), alone = group.cost && !Number.isNaN(group.cost.values[head]) ? short(group.cost.values[head]) : null;
   if (!verdict) return [html("span", { class: "badge" }, "not measured"), " Only its entropy is known."];
   const words = {
-    "can go": "It is in the set of heads that was measured to be cheap to remove.",
+    "can go": page.planned ? "It is in the plan, whose heads go together at the cost above." : "It is in the set of heads that was measured to be cheap to remove.",
     "must stay": `Removed alone it costs ${alone}, more than ${page.tolerance}${group.costLow ? " (95 %)" : ""}.`,
-    "not sure": alone === null ? "It was not measured alone." : `Removed alone it costs ${alone}; ${page.removable ? "it is not in the set that was measured to be cheap" : "no set of heads was measured to be cheap"}.`,
+    "not sure": alone === null ? "It was not measured alone." : `Removed alone it costs ${alone}; ${page.removable ? `it is not in the ${page.planned ? "plan" : "set that was measured to be cheap"}` : "no set of heads was measured to be cheap"}.`,
   };
   return [html("span", { class: `badge ${verdict.replace(" ", "-")}` }, verdict), ` ${words[verdict]}`];
 }
