@@ -10,7 +10,7 @@ and the libraries underneath. So the same call finds the same folder, and a chan
     runs/<address>/report/             the result
     requests/<address>.json            call -> run, so that a repeated call need not even load the model
 
-All of it may be deleted at any time.
+All of it may be deleted at any time. Where nothing may be written there, runs live as long as the process.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import tempfile
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from functools import cache
@@ -65,7 +66,15 @@ def home() -> Path:
     if chosen := os.environ.get("OATTN_HOME"):
         return Path(chosen).expanduser()
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(base).expanduser() / "oattn_hub"
+    place = Path(base).expanduser() / "oattn_hub"
+    nearest = next(parent for parent in (place, *place.parents) if parent.exists())
+    return place if os.access(nearest, os.W_OK) else Path(_passing_home().name)
+
+
+@cache
+def _passing_home() -> tempfile.TemporaryDirectory[str]:
+    """For users without a home they may write to, as in containers; it goes with the process."""
+    return tempfile.TemporaryDirectory(prefix="oattn-")
 
 
 @cache

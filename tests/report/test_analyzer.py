@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -205,8 +206,20 @@ def test_a_damaged_cache_is_made_again(bert_folder: Path, inputs: list[dict[str,
     assert oh.analyze(bert_folder, data=inputs).fingerprint == first.fingerprint
 
 
+def test_a_home_nobody_may_write_to_is_done_without(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """An analysis ended after the model was loaded, with advice about a folder that the user had not chosen."""
+    monkeypatch.delenv("OATTN_HOME")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "none"))
+    monkeypatch.setattr(os, "access", lambda path, mode: not Path(path).is_relative_to(tmp_path))
+    place = cache.home()
+    assert not place.is_relative_to(tmp_path)
+    assert place.is_dir()
+    assert place == cache.home()
+
+
 def test_the_cache_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("OATTN_HOME")
+    monkeypatch.setattr(os, "access", lambda path, mode: True)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert cache.home() == tmp_path / "oattn_hub"
     monkeypatch.delenv("XDG_CACHE_HOME")
