@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 _BUNDLED = "shakespeare.txt"
+# Above this share of unknown tokens what was measured says little about the model.
+_STRANGE = 0.2
 # two halves that share nothing, or from which to which share of the data; None is all of it
 Part = str | tuple[float, float] | None
 
@@ -44,7 +46,15 @@ def windows(
     stream = _encode(tokenizer, text)
     pieces = _pieces(stream[part_of(len(stream), part)], origin, batches, content, seed)
     described = f"{origin}{part_words(part)}, {batches} contexts of {tokens} tokens, seed {seed}"
-    return [prefix + piece + suffix for piece in pieces], described
+    return [prefix + piece + suffix for piece in pieces], described + _unknown_words(tokenizer, pieces)
+
+
+def _unknown_words(tokenizer: Any, pieces: Sequence[Sequence[int]]) -> str:
+    """Says so where the text is not of the kind the model reads: English prose for a model of proteins, say."""
+    unknown = getattr(tokenizer, "unk_token_id", None)
+    tokens = [token for piece in pieces for token in piece]
+    share = tokens.count(unknown) / max(len(tokens), 1)
+    return f"; {share:.0%} of its tokens are unknown to the model" if share > _STRANGE else ""
 
 
 def _windows_of_ids(

@@ -164,6 +164,13 @@ def test_texts_are_whole_for_a_model_that_fills_in_words(filler: Path, form: str
     assert [max(batch["input_ids"].shape[1] for batch in part) for part in cut.roles.check] == [11, 12]
 
 
+def test_texts_that_a_model_cannot_read_are_called_so(filler: Path) -> None:
+    """A model of antibodies was measured on Shakespeare, every word of it unknown, and nothing said so."""
+    loaded = load_model(filler)
+    assert "% of its tokens are unknown to the model" in calibration_inputs(loaded, None, 2, 12).description
+    assert "unknown" not in calibration_inputs(loaded, [" ".join(texts(36))], 2, 12).description
+
+
 def test_few_or_long_texts_are_one_stream_for_a_model_that_fills_in_words(filler: Path) -> None:
     loaded, long = load_model(filler), [" ".join(texts(36)[place:] + texts(36)[:place]) for place in range(10)]
     for data in (long, long[:2]):
