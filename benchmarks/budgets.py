@@ -154,7 +154,7 @@ SETTINGS = {
         "all-mpnet-base-v2 (sentence embedder, 144 heads)",
         lambda models: load_model(models / "all-mpnet-base-v2"),
         wikitext,
-        {0.01: 0, 0.02: 0},
+        {0.01: 0},
         [64, 256],
         peers=24,
     ),

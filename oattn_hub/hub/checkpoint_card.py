@@ -229,11 +229,13 @@ def _how_chosen(plan: PruningPlan, evaluation: EvaluationSection | None) -> str:
         reason = f"the {100 * how['fraction']:g} % lowest" if "fraction" in how else "named one by one"
     kept = how.get("alignment_heads")
     stay = f" Heads that times of words are read off stay: {name_heads(kept, most=40)}." if kept else ""
-    if plan.score == "search":
-        predicted = _PREDICTED.get(how.get("ranking", ""), f"were lowest by {how.get('ranking')}")
-        return f"The {_units(how)} were searched for in rounds: those went that {predicted}; {reason}.{stay}{tried}"
-    titles = {score.name: score.title for score in evaluation.scores} if evaluation else {}
     best = ", the score that was measured to cost least on this model" if how.get("score_by") == "measured" else ""
+    ranking = how.get("ranking", "") if plan.score == "search" else plan.score
+    if plan.score == "search" or ranking in _PREDICTED:
+        predicted = _PREDICTED.get(ranking, f"were lowest by {ranking}")
+        share = f"{100 * how['fraction']:g} % of all heads{best}" if "fraction" in how else reason
+        return f"The {_units(how)} were searched for in rounds: those went that {predicted}; {share}.{stay}{tried}"
+    titles = {score.name: score.title for score in evaluation.scores} if evaluation else {}
     ranked = titles.get(plan.score, plan.score)
     return f"The {_units(how)} were ranked by {ranked}{best}; {reason} went.{stay}{tried}"
 

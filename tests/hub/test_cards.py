@@ -242,6 +242,9 @@ def test_a_card_says_what_was_asked_for(tmp_path: Path) -> None:
     assert "move the output of their layer least" in text
     assert "slopes" not in text
     assert "Heads that times of words are read off stay: 3.1." in text
+    share = {"fraction": 0.25, "score_by": "measured"}
+    text = checkpoint_card(tmp_path, score="obs", evaluations=7, chosen_by=share, cost=cost).text
+    assert "once the layer is refitted; 25 % of all heads, the score that was measured to cost least" in text
 
 
 def test_the_first_sentence_of_a_checkpoint_says_the_cost_and_the_lengths_it_holds_for(tmp_path: Path) -> None:
