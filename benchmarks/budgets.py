@@ -162,7 +162,7 @@ SETTINGS = {
         "Whisper tiny.en (speech; encoder, decoder and cross attention, 72 heads)",
         lambda models: load_model(models / "whisper-tiny-en", task="speech-seq2seq"),
         speech,
-        {0.01: 0, 0.02: 0},
+        {0.01: 0},
         metric="loss",
         peers=12,
     ),
@@ -199,10 +199,19 @@ def prepare(name: str, data: Path, models: Path) -> Prepared:
     return Prepared(loaded, options, bench, search)
 
 
-def run(name: str, subject: Prepared, minutes: float) -> dict[str, Any]:
+def tried(subject: Prepared, stored: Path) -> tuple[str, Any, dict[str, float]]:
+    """What the trial chose: as stored, if it was made on these very inputs."""
+    known = read_json(stored) if stored.is_file() else {}
+    if known.get("searched_on") == subject.bench.roles.searched_on:
+        ranking, kind = known["chosen"].split(", ")
+        return ranking, kind, known["trials"]
+    return replace(subject.search, meter=subject.bench.judge).choose(RANKINGS, TRIED)
+
+
+def run(name: str, subject: Prepared, stored: Path, minutes: float) -> dict[str, Any]:
     """Budgets of one model, sizes, healing."""
     setting, bench = SETTINGS[name], subject.bench
-    ranking, kind, trials = replace(subject.search, meter=bench.judge).choose(RANKINGS, TRIED)
+    ranking, kind, trials = tried(subject, stored)
     search = subject.search.compensating(kind)
     path = search.path(ranking, max(setting.goals))
     result = {
@@ -441,7 +450,7 @@ if __name__ == "__main__":
         if arguments.inputs:
             SETTINGS[model] = replace(SETTINGS[model], inputs=arguments.inputs)
         stored, subject = RESULTS / f"budgets-{model}.json", prepare(model, arguments.data, arguments.folders)
-        found = read_json(stored) if arguments.only_peers else run(model, subject, arguments.heal)
+        found = read_json(stored) if arguments.only_peers else run(model, subject, stored, arguments.heal)
         if (arguments.peers or arguments.only_peers) and (count := SETTINGS[model].peers):
             metric = subject.bench.judge.metric.title
             costs = compare(subject.bench, subject.search, count)
