@@ -29,7 +29,7 @@ from oattn_hub.models.load import LoadedModel, Source, load_model
 from oattn_hub.pruning.bench import Bench, Question
 from oattn_hub.pruning.sites import head_sites
 from oattn_hub.pruning.stacks import split, stacks
-from oattn_hub.pruning.tasks import Task, divergence
+from oattn_hub.pruning.tasks import Task, divergence, without_labels
 
 if TYPE_CHECKING:
     from oattn_hub.pruning.pruned import PrunedModel
@@ -112,7 +112,8 @@ def heal(
         },
         refits=None,
     )
-    return replace(pruned, model=student.model, plan=plan, loaded=student)
+    probe = pruned.probe or without_labels(bench.roles.check[0][0])
+    return replace(pruned, model=student.model, plan=plan, loaded=student, probe=probe)
 
 
 def trained_parameters(teacher: LoadedModel, student: LoadedModel, adapter: str | None) -> dict[str, nn.Parameter]:
@@ -268,7 +269,8 @@ def open_pruned(folder: str | Path) -> PrunedModel:
     manifest = read_manifest(Path(folder))
     loaded = load_model(folder)
     model: Any = loaded.model
-    cuts = getattr(getattr(model, "config", None), PRUNING_KEY, None) or getattr(model, PRUNING_KEY, None)
+    described = (getattr(getattr(model, "config", None), PRUNING_KEY, None), getattr(model, PRUNING_KEY, None))
+    cuts = next((one for one in (*described, manifest.cuts) if one is not None), None)  # a plain config has none
     if cuts is None:
         raise InvalidInput(f"{folder} keeps the original shape (variant {manifest.variant!r}); heal a cut one.")
     return PrunedModel(model, manifest.plan, cuts, manifest.result, loaded)

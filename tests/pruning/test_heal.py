@@ -94,6 +94,21 @@ def test_low_rank_additions_are_trained_and_merged(llama: Any, tmp_path: Path) -
         assert torch.equal(value, after[name])
 
 
+def test_a_checkpoint_with_a_plain_config_is_healed_and_keeps_it(llama: Any, tmp_path: Path) -> None:
+    """It was refused as one that "keeps the original shape (variant 'cut')"."""
+    from transformers import LlamaForCausalLM
+
+    even = [(0, 1), (0, 3), (1, 0), (1, 2)]
+    pruned = oh.PruningPlan.from_heads(llama, even).apply(llama, inputs=batches(1), measure=False, compensate=False)
+    pruned.save_pretrained(tmp_path / "cut")
+    healed = heal(open_pruned(tmp_path / "cut"), llama, data=batches(30), minutes=0.05, rate=3e-3)
+    healed.save_pretrained(tmp_path / "healed")
+    again = LlamaForCausalLM.from_pretrained(tmp_path / "healed")
+    assert again.config.num_attention_heads == 2
+    for name, value in again.state_dict().items():
+        assert torch.equal(value, healed.model.state_dict()[name])
+
+
 def test_a_rate_that_is_too_high_is_lowered(llama: Any) -> None:
     """MiniLM's projections were torn apart by the usual rate, and no later look came back below the first one."""
     pruned = oh.PruningPlan.from_heads(llama, [(0, 1), (1, 0)]).apply(llama, inputs=batches(1), measure=False)
