@@ -88,10 +88,22 @@ def measure(before: LoadedModel, after: LoadedModel, batch: Batch, tokens: int |
     found: dict[str, Any] = {"tokens": tokens}
     found |= _pair("flops", [count_flops(loaded, batch) for loaded in both])
     found |= _pair("seconds", latencies(both, batch))
-    if generates(before):
-        found |= _pair("kv_bytes", [kv_bytes_per_token(loaded, batch) for loaded in both])
-        found |= _pair("decode_seconds", decode_latencies(both, batch))
+    if generates(before, batch):
+        found |= _decoding(both, batch)
     return found
+
+
+def _decoding(both: Sequence[LoadedModel], batch: Batch) -> dict[str, Any]:
+    """Cache and latency of writing; nothing for a decoder behind an encoder that wants to be called in another way."""
+    try:
+        return {
+            **_pair("kv_bytes", [kv_bytes_per_token(loaded, batch) for loaded in both]),
+            **_pair("decode_seconds", decode_latencies(both, batch)),
+        }
+    except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError):
+        if "decoder_input_ids" not in batch:
+            raise
+        return {}
 
 
 def _pair(name: str, values: Sequence[float]) -> dict[str, float]:
@@ -107,11 +119,13 @@ def count_flops(loaded: LoadedModel, batch: Batch) -> int:
     return int(counter.get_total_flops())
 
 
-def generates(loaded: LoadedModel) -> bool:
+def generates(loaded: LoadedModel, batch: Batch) -> bool:
     """Whether the model writes text token by token, alone or behind an encoder."""
     if loaded.library != "transformers" or loaded.modality not in ("text", "audio"):
         return False
-    return bool(pretrained(loaded.model).can_generate())
+    model = pretrained(loaded.model)
+    written = "decoder_input_ids" if model.config.is_encoder_decoder else "input_ids"
+    return bool(model.can_generate()) and written in batch
 
 
 def kv_bytes_per_token(loaded: LoadedModel, batch: Batch) -> int:
