@@ -49,11 +49,10 @@ def windows(
     return [prefix + piece + suffix for piece in pieces], described + _unknown_words(tokenizer, pieces)
 
 
-def _unknown_words(tokenizer: Any, pieces: Sequence[Sequence[int]]) -> str:
+def _unknown_words(tokenizer: PreTrainedTokenizerBase, pieces: list[list[int]]) -> str:
     """Says so where the text is not of the kind the model reads: English prose for a model of proteins, say."""
-    unknown = getattr(tokenizer, "unk_token_id", None)
     tokens = [token for piece in pieces for token in piece]
-    share = tokens.count(unknown) / max(len(tokens), 1)
+    share = sum(token == tokenizer.unk_token_id for token in tokens) / max(len(tokens), 1)
     return f"; {share:.0%} of its tokens are unknown to the model" if share > _STRANGE else ""
 
 

@@ -6,16 +6,22 @@ from typing import Literal
 
 from oattn_hub.pruning.plan import PruningPlan
 from oattn_hub.report.cost import Cost, Look
-from oattn_hub.report.evaluation_words import increase_words
+from oattn_hub.report.evaluation_words import increase_words, rounded_up
 
 
 def amount(cost: Look, name: Literal["increase", "upper"]) -> str:
-    """One number of a cost in its unit: per cent of a loss, or a divergence as it is.
+    """One number of a cost in its unit: per cent of a loss, or a divergence as it is. Bounds are rounded up.
 
     >>> amount({"metric": "loss", "upper": 0.0084}, "upper"), amount({"metric": "divergence", "upper": 0.0084}, "upper")
     ('0.84 %', '0.0084')
+    >>> look = {"metric": "loss", "increase": 0.014238, "upper": 0.014238}
+    >>> amount(look, "increase"), amount(look, "upper")
+    ('1.42 %', '1.43 %')
     """
-    return f"{cost[name]:.4f}" if cost["metric"] == "divergence" else f"{100 * cost[name]:.2f} %"
+    divergence = cost["metric"] == "divergence"
+    value, digits = (cost[name], 4) if divergence else (100 * cost[name], 2)
+    shown = rounded_up(value, digits) if name == "upper" else value
+    return f"{shown:.{digits}f}" + ("" if divergence else " %")
 
 
 def cost_lines(plan: PruningPlan) -> list[str]:

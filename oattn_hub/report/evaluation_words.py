@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
@@ -29,6 +30,16 @@ def findings(section: EvaluationSection) -> list[str]:
         f"nothing with them: {section.evaluation}."
     )
     return [*sentences, *section.notes]
+
+
+def rounded_up(value: float, digits: int) -> float:
+    """A bound with so many decimals, never less than it is; what floats add in the last places does not count.
+
+    >>> rounded_up(1.421, 1), rounded_up(0.0084, 4), rounded_up(-0.31, 1)
+    (1.5, 0.0084, -0.3)
+    """
+    scale = 10.0**digits
+    return math.ceil(value * scale - 1e-6) / scale
 
 
 def table(section: EvaluationSection) -> tuple[list[str], list[list[str]]]:

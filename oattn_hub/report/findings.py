@@ -3,6 +3,7 @@ command line, notebook) gets these same sentences."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ from oattn_hub.report.answer import TOLERANCE, UNSURE, Answer, Removal, answer
 from oattn_hub.report.contexts import LINEAR_CODES, bytes_per_entry
 from oattn_hub.report.control_words import WHAT_RANKS_SAY, control_sentences
 from oattn_hub.report.cost import Cost, Look
-from oattn_hub.report.evaluation_words import increase_words
+from oattn_hub.report.evaluation_words import increase_words, rounded_up
 from oattn_hub.report.records import StabilityRecord
 
 if TYPE_CHECKING:
@@ -97,12 +98,17 @@ def at_a_cost(removal: Removal) -> str:
 
 
 def amount(value: float, metric: object) -> str:
-    """A cost as it is read: a divergence as it is, everything else in per cent of the unpruned value.
+    """A bound as it is read: a divergence as it is, everything else in per cent of the unpruned value.
 
-    >>> amount(0.01234, "divergence"), amount(0.01234, "loss")
-    ('0.012', '1.2 %')
+    Rounded up, because "at most 1.4 %" would be less than what was shown of 1.42 %.
+
+    >>> amount(0.01234, "divergence"), amount(0.01, "loss"), amount(1.234, "loss")
+    ('0.013', '1 %', '130 %')
     """
-    return f"{value:.2g}" if metric == "divergence" else f"{100 * value:.2g} %"
+    shown = value if metric == "divergence" else 100 * value
+    unit = "" if metric == "divergence" else " %"
+    digits = 1 - math.floor(math.log10(abs(shown))) if shown else 0
+    return f"{rounded_up(shown, digits):g}{unit}"
 
 
 def _none_cheap(found: Answer, total: int) -> str:

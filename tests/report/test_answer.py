@@ -58,7 +58,7 @@ def test_a_plan_comes_first_and_stays_in_the_report(measured_report: Report, tmp
     cost = {"metric": "loss", "title": "loss per token (nats)", "increase": 0.008, "low": -0.001, "high": 0.0123}
     report = measured_report.with_plan(_plan([(2, 2), (0, 3), (1, 0)], **cost))
     assert report.findings()[0] == (
-        "3 of 24 heads can go at a cost of at most 1.2 % (measured, 95 %; loss per token (nats)): 0.3, 1.0, 2.2."
+        "3 of 24 heads can go at a cost of at most 1.3 % (measured, 95 %; loss per token (nats)): 0.3, 1.0, 2.2."
     )
     report.save(tmp_path)
     again = oh.Report.load(tmp_path)
