@@ -73,11 +73,15 @@ def check(args: argparse.Namespace) -> None:
             raise InvalidInput("Say what to remove: --fraction 0.2, --budget 1% or --heads 0.1,0.5.")
     if args.fraction is not None:
         checks.share(args.fraction, "--fraction")
+        if args.fraction == 0:
+            raise InvalidInput("--fraction is 0, which removes no head; give a part above 0, such as 0.2.")
     if args.budget is not None:
         _check_budget(args.budget)
     for name in ("keep", "heads"):
         if (text := getattr(args, name)) is not None:
             _check_heads(args.report, parse_heads(text, f"--{name}"), whole=name == "heads" and args.out is not None)
+    if args.heads is not None and args.keep is not None:
+        _check_apart(args.heads, args.keep)
     checks.count(args.min_heads_per_layer, "--min-heads-per-layer", least=0)
     checks.data(args.data)
     checks.data(args.calibration, "--calibration")
@@ -101,6 +105,12 @@ def _check_plan(path: Path) -> None:
     from oattn_hub.pruning import PruningPlan
 
     PruningPlan.load_file(path)
+
+
+def _check_apart(heads: str, keep: str) -> None:
+    from oattn_hub.pruning.heads import check_apart
+
+    check_apart(parse_heads(heads, "--heads"), set(parse_heads(keep, "--keep")))
 
 
 def _check_budget(text: str) -> None:

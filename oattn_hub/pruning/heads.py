@@ -31,6 +31,12 @@ def check_known(heads: Iterable[Head], known: Iterable[Head]) -> None:
             )
 
 
+def check_apart(going: Iterable[Head], staying: Collection[Head]) -> None:
+    """Refuse heads that are named both to go and to stay."""
+    if both := sorted(set(going) & set(staying)):
+        raise InvalidInput(f"Head {both[0][0]}.{both[0][1]} is named both to go and to stay; name it once.")
+
+
 def _from_to(numbers: Iterable[int]) -> str:
     found = sorted(numbers)
     whole = found == list(range(found[0], found[-1] + 1)) and len(found) > 2

@@ -19,7 +19,7 @@ from oattn_hub.progress import Progress, silent
 from oattn_hub.pruning.alignment import alignment_heads
 from oattn_hub.pruning.bench import Bench, Question
 from oattn_hub.pruning.bounds import fixed_sequence
-from oattn_hub.pruning.heads import check_known, check_whole, lowest, passes_of_modules, structure_of
+from oattn_hub.pruning.heads import check_apart, check_known, check_whole, lowest, passes_of_modules, structure_of
 from oattn_hub.pruning.origin import ChosenBy, Compensation
 from oattn_hub.pruning.plan import PruningPlan
 from oattn_hub.pruning.scores import Subject, get_score
@@ -92,6 +92,7 @@ def plan_from_report(
     choice.checked(choice.keep)
     if heads is not None:
         chosen = choice.checked(heads)
+        check_apart(chosen, choice.keep)
         return _measured(choice, chosen, "by hand", {"heads": "named"}, _refitting(question, choice, chosen), model)
     if max_loss_increase is not None:
         return _within_budget(choice, max_loss_increase, score, question, model)

@@ -46,7 +46,8 @@ BAD = {
     ],
     "prune": [
         "nowhere", "FULL", "REPORT", "REPORT --budget 200%", "REPORT --budget -1%", "REPORT --budget x",
-        "REPORT --budget nan", "REPORT --budget ''", "REPORT --fraction 1.5", "REPORT --fraction -0.1",
+        "REPORT --budget nan", "REPORT --budget ''", "REPORT --fraction 1.5", "REPORT --fraction 0",
+        "REPORT --fraction -0.1",
         "REPORT --fraction nan", "REPORT --fraction 0.2 --budget 1%", "REPORT --heads 1", "REPORT --heads x.y",
         "REPORT --heads 0.1,,", "REPORT --heads ''", "REPORT --fraction 0.1 --min-heads-per-layer -1",
         "REPORT --fraction 0.1 --variant thin", "REPORT --fraction 0.1 --out FILE",

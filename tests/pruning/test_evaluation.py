@@ -301,6 +301,8 @@ def test_bad_plans(report: Report) -> None:
         report.plan(fraction=20)
     with pytest.raises(InvalidInput, match="no head"):
         report.plan(heads=[(9, 9)])
+    with pytest.raises(InvalidInput, match=r"0\.1 is named both to go and to stay"):
+        report.plan(heads=[(0, 1), (0, 2)], keep=[(0, 1)])
     assert report.plan(heads=[(1, 2), (0, 3)]).heads == [(0, 3), (1, 2)]
 
 
