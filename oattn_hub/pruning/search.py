@@ -1,8 +1,9 @@
 """As many heads as a budget allows: proposed by one set of inputs, measured on another, refitted all the way.
 
 A ranking proposes which heads go next from the model as pruned and refitted so far; what the proposal really costs is
-measured on inputs that no ranking and no refit has seen. Before the search begins, a few rankings and compensations
-remove the same share of the heads, and those that were measured to cost least go on (:func:`Search.choose`).
+measured on inputs that no ranking and no refit has seen. So is as large a set by the very first ranking, and the search
+goes on from the cheaper of the two. Before it begins, a few rankings and compensations remove the same share of the
+heads, and those that were measured to cost least go on (:func:`Search.choose`).
 
 ========== =====================================================================================================
 fisher     slopes of the loss along what removal and refit do to the weights, one backward pass per round
