@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from oattn_hub.cli import checks
+from oattn_hub.cli.loading import add_permission_arguments, loading_options
 from oattn_hub.cli.prune import parse_lengths
 from oattn_hub.cli.terminal import add_json_flag, console, print_json
 
@@ -26,6 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rate", type=float, default=3e-4, help="learning rate (0.0003)")
     parser.add_argument("--lora", type=int, help="train additions of this rank to all linear layers instead (PEFT)")
     parser.add_argument("--seed", type=int, default=0, help="of inputs and their order (0)")
+    add_permission_arguments(parser)
     add_json_flag(parser)
 
 
@@ -46,7 +48,7 @@ def check(args: argparse.Namespace) -> None:
     checks.data(args.data)
     checks.data(args.calibration, "--calibration")
     if args.model is not None:
-        checks.model(args.model)
+        checks.model(args.model, allow_pickle=args.allow_pickle)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -54,15 +56,16 @@ def run(args: argparse.Namespace) -> int:
     from oattn_hub.pruning.heal import Look, heal, open_pruned
     from oattn_hub.pruning.words import cost_lines, weights_words
 
-    out = console()
+    out, progress = console(), console(json=True)  # on stderr
 
     def report(look: Look) -> None:
-        out.print(f"step {look.step}, {look.seconds:.0f} s: loss {look.loss:.5f}", markup=False)
+        progress.print(f"step {look.step}, {look.seconds:.0f} s: loss {look.loss:.5f}", markup=False)
 
     names = ("data", "calibration", "minutes", "inputs", "tokens", "rate", "lora", "seed")
     options = {name: getattr(args, name) for name in names}
     pruned = open_pruned(args.pruned)
-    healed = heal(pruned, args.model, **options, lengths=parse_lengths(args.lengths), report=report)
+    lengths = parse_lengths(args.lengths)
+    healed = heal(pruned, args.model, **options, lengths=lengths, report=report, **loading_options(args))
     healed.save_pretrained(args.out)
     plan = healed.plan
     if args.json:

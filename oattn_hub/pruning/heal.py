@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import torch
 from torch import nn
@@ -26,6 +26,7 @@ from oattn_hub.errors import InvalidInput
 from oattn_hub.inputs import CalibrationInputs
 from oattn_hub.inputs.types import Data
 from oattn_hub.models.load import LoadedModel, Source, load_model
+from oattn_hub.models.options import LoadAgain
 from oattn_hub.pruning.bench import Bench, Question
 from oattn_hub.pruning.sites import head_sites
 from oattn_hub.pruning.stacks import split, stacks
@@ -63,6 +64,7 @@ def heal(
     lora: int | None = None,
     seed: int = 0,
     report: Callable[[Look], None] = lambda _: None,
+    **permissions: Unpack[LoadAgain],
 ) -> PrunedModel:
     """Train the output projections of a pruned model for a few minutes and measure what it costs now.
 
@@ -74,6 +76,7 @@ def heal(
         rate: the learning rate (Adam) at the start; it falls as the time runs out and where it is too high.
         lora: train additions of this rank to all linear layers of the blocks, and no output projection as a whole.
         report: called after every look.
+        permissions: what only the caller may grant to load the unpruned model: ``allow_pickle``, ``token`` …
     """
     if not minutes > 0:
         raise InvalidInput(f"minutes is {minutes}; give a time above 0.")
@@ -81,7 +84,7 @@ def heal(
         raise InvalidInput("No head was removed from this model, so there is nothing to heal.")
     if lora is not None and lora < 1:
         raise InvalidInput(f"lora is {lora}; give a rank of 1 or more, or None to train the output projections.")
-    teacher = load_model(model) if model is not None else pruned.plan.load()
+    teacher = load_model(model, **permissions) if model is not None else pruned.plan.load(**permissions)
     question = Question(None, data, calibration, inputs, tokens, lengths, adapter=pruned.plan.adapter, seed=seed)
     bench = Bench(teacher, question)
     student = replace(pruned.loaded, model=copy.deepcopy(pruned.model).eval())

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from itertools import count
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -138,6 +140,27 @@ def test_bad_healing(llama: Any) -> None:
         heal(pruned, llama, data=batches(30), minutes=0)
     with pytest.raises(InvalidInput, match="lora is 0"):
         heal(pruned, llama, data=batches(30), lora=0)
+
+
+def test_the_unpruned_model_may_be_pickles_if_the_caller_says_so(
+    llama: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What was pruned with `--allow-pickle` could not be healed; and steps were on stdout, in front of the JSON."""
+    llama.config.architectures = ["LlamaForCausalLM"]  # which save_pretrained of a model would write
+    llama.config.save_pretrained(tmp_path / "base")
+    torch.save(llama.state_dict(), tmp_path / "base/pytorch_model.bin")
+    pruned = oh.PruningPlan.from_heads(llama, [(0, 1)]).apply(llama, inputs=batches(1), measure=False)
+    pruned.save_pretrained(tmp_path / "pruned", verify=False)
+    np.save(tmp_path / "ids.npy", torch.randint(3, 60, (4000,)).numpy())
+    words = ["heal", "pruned", "--model", "base", "--out", "healed", "--data", "ids.npy", "--tokens", "16", "--lengths",
+             "16", "--inputs", "4", "--minutes", "0.005", "--json"]  # fmt: skip
+    arguments = [str(tmp_path / word) if word in ("pruned", "base", "healed", "ids.npy") else word for word in words]
+    assert main(arguments) == 1
+    assert "only pickles" in capsys.readouterr().err
+    assert main([*arguments, "--allow-pickle"]) == 0
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["out"] == str(tmp_path / "healed")
+    assert "step" in printed.err
 
 
 def test_command_line_says_what_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
