@@ -42,6 +42,8 @@ def check(args: argparse.Namespace) -> None:
     for value, name, least in ((args.limit, "--limit", 1), (args.shots, "--shots", 0)):
         if value is not None:
             checks.count(value, name, least)
+    if args.pairs:
+        checks.input_file(args.pairs, "--pairs")
 
 
 def run(args: argparse.Namespace) -> int:

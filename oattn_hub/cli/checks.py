@@ -155,6 +155,12 @@ def checkpoint(folder: Path) -> None:
         raise LoadError(f"{folder} is no pruned checkpoint: it has no oattn_pruned.json. Name one `oattn prune` wrote.")
 
 
+def input_file(path: Path | None, name: str) -> None:
+    """A file to read, with something in it."""
+    if path is not None and (not path.is_file() or path.stat().st_size == 0):
+        raise LoadError(f"{name} is {path}, where there is no file with anything in it. Name one that exists.")
+
+
 def output_file(path: Path | None, name: str) -> None:
     """A file to write to: no folder, and nothing on the way to it is a file."""
     if path is None:

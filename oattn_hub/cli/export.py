@@ -31,7 +31,9 @@ def check(args: argparse.Namespace) -> None:
     checks.model(args.model)
     if args.onnx is None and args.gguf is None:
         raise InvalidInput("No format was named. Give --onnx DIR or --gguf FILE.")
-    checks.output_folder(args.onnx, ("onnx",), "an ONNX folder")
+    checks.output_folder(args.onnx, ("onnx",), "an ONNX folder", "--onnx")
+    checks.output_file(args.gguf, "--gguf")
+    checks.input_file(args.like, "--like")
 
 
 def run(args: argparse.Namespace) -> int:

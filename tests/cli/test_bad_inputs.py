@@ -64,6 +64,14 @@ BAD = {
         "PRUNED --out x --rate 0", "PRUNED --out x --lengths 0", "PRUNED --out x --data nowhere.txt",
         "PRUNED --out x --calibration EMPTY", "PRUNED --out x --model ./nowhere", "PRUNED --out x --seed -1",
     ],
+    "export": [
+        "MODEL", "./nowhere --onnx x", "PICKLES --allow", "GGUF --onnx FULL", "GGUF --onnx FILE", "GGUF --gguf FULL",
+        "GGUF --gguf x.gguf --like nowhere.gguf", "GGUF --gguf x.gguf --dtype float8",
+    ],
+    "benchmark": [
+        "nowhere --lm-eval x", "PRUNED", "PRUNED --pairs nowhere.csv", "PRUNED --pairs EMPTY", "PRUNED --lm-eval ''",
+        "PRUNED --lm-eval x --limit 0",
+    ],
     "migrate": [
         "nowhere --out x", "FULL --out x", "FILE --out x", "MODEL", "MODEL --out FULL", "MODEL --out FILE",
     ],
@@ -135,13 +143,15 @@ def places(tmp_path: Path) -> dict[str, str]:
         (tmp_path / name).mkdir()
         (tmp_path / name / file).write_text("{}")
     (tmp_path / "pickles/pytorch_model.bin").write_bytes(b"\x80")
+    (tmp_path / "gguf").mkdir()
+    (tmp_path / "gguf/model.gguf").write_bytes(b"GGUF")
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken/config.json").write_text("{")
     (tmp_path / "other.json").write_text('{"model_type": "bert"}')
     names = {
         "EMPTYDIR": "empty", "EMPTY": "empty.txt", "FILE": "file.txt", "FULL": "full", "REPORT": "report",
         "MODEL": "model", "PRUNED": "pruned", "NOPLAN": "other.json", "BINARY": "binary.txt", "PICKLES": "pickles",
-        "BROKEN": "broken",
+        "BROKEN": "broken", "GGUF": "gguf",
     }  # fmt: skip
     return {name: str(tmp_path / path) for name, path in names.items()}
 
