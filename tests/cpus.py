@@ -71,7 +71,8 @@ def settings() -> dict[str, dict[str, str]]:
 
 def _threads(count: int) -> dict[str, str]:
     names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
-    return {**dict.fromkeys(names, str(count)), "TOKENIZERS_PARALLELISM": "false"}
+    # a thread that waits sleeps: on a busy machine two threads that wait awake for each other take many times as long
+    return {**dict.fromkeys(names, str(count)), "OMP_WAIT_POLICY": "PASSIVE", "TOKENIZERS_PARALLELISM": "false"}
 
 
 def run(variables: dict[str, str], arguments: list[str]) -> tuple[dict[str, int], list[str], Counter[str]]:
