@@ -19,9 +19,11 @@ if TYPE_CHECKING:
 
 def _called(letter: str, word: str) -> str:
     after = r"(proj|projs|projection|lin|linear|layer|net|fc|attn|(b|up|gate)_proj|s?conv(1d)?|map|head)"
-    short = rf"({letter}|{word}|{word}s)"
-    of_a_part = rf"{word}_(?!key|value|norm|ln)\w+"  # keys of the image, of the text, of global tokens
-    return rf"w?_?{short}|(to|lin|linear|proj|project|in_proj|fc|conv|w|c)_?{short}|{short}_?{after}|{of_a_part}"
+    short = rf"({letter}|{word}|{word}s|{word[:-1]}ies)"
+    # keys of the image, of the text, of global tokens; of what a token says and of where it is
+    of_a_part = rf"{word}_(?!key|value|norm|ln)\w+|{letter}_(content|text|image|(ref_)?pos(ition)?(_sine)?|rel)_proj"
+    before = r"(to|lin|linear|proj|project|projection|in_proj|fc|conv|w|c)"
+    return rf"w?_?{short}|{before}_?{short}|{short}_?{after}|{of_a_part}"
 
 
 # what a projection is for -> what it is usually called
@@ -29,13 +31,13 @@ _ROLES = {
     "q": _called("q", "query"),
     "k": _called("k", "key"),
     "v": _called("v", "value"),
-    "kv_of_head": r"kv_b_proj|kv_up_proj",
+    "kv_of_head": r"kv_(b|up)(_proj)?",
     "qkv": r"w?qkv|w_qkv|to_qkv|qkv_?(proj|projection|linear|layer|net)|query_key_value|c_attn|in_proj|att_proj|"
-    r"attn_qkv|mixed_qkv|proj_qkv|qkv_conv|.*_qkv|(kqv|vkq|kvq|qvk|vqk)(_?proj)?",
-    "kv": r"to_kv|kv|kv_?(proj|linear|net)|wkv|key_value|c_kv|proj_kv",
+    r"attn_qkv|mixed_qkv|proj_qkv|qkv_conv|.*_qkv|queries_keys_values|q_k_v|(kqv|vkq|kvq|qvk|vqk)(_?proj)?",
+    "kv": r"to_kv|kv|kv_?(proj|linear|net)|wkv|key_value|c_kv|proj_kv|keys_values|k_v",
     "qk": r"to_qk|qk|qk_?(proj|linear|net)|wqk",
     "out": r"w?_?o|out|output|dense|proj|wo|[oc]_?proj|out_?proj|to_out|out_?lin(ear)?|o_net|linear_out|fc_out|fc|"
-    r"final_linear|output_?(proj|projection|dense|linear|layer)|projection|projection_?layer|proj_out|out_projection|attn_out|out_layer|"
+    r"final_linear|output_?(proj|projection|dense|linear|layer)|projection|projection_?layer|proj_out|out_projection|attn_out|attn_out_proj|out_layer|"
     r"att(entio)?n_out(put)?|[oc]_linear|lin_out|unify_?heads|post_?proj|linear_o|fc_o|out_net|o_lin|post|resid_proj|to_o|conv_o|c_o|proj_o|merge|merge_?heads",
 }
 _WRAPPERS = {"linear", "conv", "proj", "dense", "weight", "base_layer", "c", "ln", "fn"}
@@ -92,8 +94,11 @@ def role(path: str) -> str | None:
 
 def _named_parts(parts: list[str]) -> list[str]:
     """The parts of a path up to the one that says what it is for: ``q_proj`` of ``q_proj.linear``."""
-    while len(parts) > 1 and parts[-1].lower() in _WRAPPERS and _by_name(parts[-2].lower()):
-        parts = parts[:-1]
+    for end in range(len(parts), 1, -1):
+        if parts[end - 1].lower() not in _WRAPPERS:
+            break
+        if _by_name(parts[end - 2].lower()):
+            return _named_parts(parts[: end - 1])
     return parts
 
 
@@ -130,10 +135,11 @@ def guess_layout(module: nn.Module, n_heads: int) -> HeadLayout | None:
     if "q" not in blocks and {"k", "v"} <= blocks:  # learned queries, as poolers have them
         axes += list(_learned_queries(module, parts, width))
         blocks |= {block for axis in axes for block in axis.blocks}
+    norms = tuple(norm for axis in axes for norm in _batch_norms(module, axis, parts))
     known = {"q", "k", "v"} <= blocks or "qkv" in blocks or "kv_of_head" in {role(axis.path) for axis in axes}
     return HeadLayout(
         output=HeadAxis(output, "in"),
-        projections=tuple(axis for axis in (*axes, *_tables(module, parts, n_heads, width)) if mine(axis.path)),
+        projections=(*axes, *norms, *filter(lambda axis: mine(axis.path), _tables(module, parts, n_heads, width))),
         counts={path: count for path, count in _counts(module, n_heads, width) if mine(path)},
         config_counts=dict(_config_counts(module, n_heads)),
         behaviours=("fixed_width",),
@@ -160,6 +166,13 @@ def named_heads(module: nn.Module, sizes: Sequence[int]) -> int | None:
     """A head count that the module keeps under one of the usual names and that is one of ``sizes``."""
     found = [value for name, value in vars(module).items() if re.fullmatch(_HEADS, name) and value in sizes]
     return found[0] if found else None
+
+
+def named_axes(module: nn.Module, size: int) -> list[int]:
+    """Numbers that the module keeps, whatever it calls them, that its code gives axes by and that divide ``size``."""
+    found = (getattr(module, name, None) for name in sorted(_shapes_of(module)))
+    numbers = {value for value in found if isinstance(value, int) and not isinstance(value, bool)}
+    return sorted(value for value in numbers if 1 < value <= size and size % value == 0)
 
 
 def guess_kv_heads(module: nn.Module, layout: HeadLayout | None, n_heads: int) -> int | None:
@@ -190,12 +203,33 @@ def _axes(module: nn.Module, path: str, part: Any, n_heads: int, width: int) -> 
         "kv": ("k", "v"),
         "qk": ("q", "k"),
         "kv_of_head": ("q",),
-        "qkv": ("qkv",) if size == 3 * width and _interleaves(module, path) else _order(path),
+        "qkv": ("qkv",) if _interleaves(module, path, size == 3 * width) else _order(path),
     }
+    if size == 2 * width:  # queries come from elsewhere
+        blocks["qkv"] = ("k", "v")
     if known in blocks:
         yield HeadAxis(path, "out", blocks[known])
-    elif size in (width, n_heads) and known != "out":  # position terms and gates have a slice for every head too
-        yield HeadAxis(path, "out", ("q",))
+    elif size in (width, n_heads) and known != "out" and not _is_inside_a_network(module, path, size):
+        yield HeadAxis(path, "out", ("q",))  # position terms and gates have a slice for every head too
+
+
+def _is_inside_a_network(module: nn.Module, path: str, size: int) -> bool:
+    """Whether what this part gives goes into another part of a small network beside it: a hidden layer."""
+    owner, _, name = path.rpartition(".")
+    beside = projections(module.get_submodule(owner)) if owner else {}
+    return any(widths(part)[0] == size for other, part in beside.items() if other != name)
+
+
+def _batch_norms(module: nn.Module, axis: HeadAxis, parts: dict[str, Any]) -> Iterator[HeadAxis]:
+    """What normalises every feature of a projection for itself, in one module with it, has the same slices."""
+    owner = axis.path.rpartition(".")[0]
+    if axis.axis != "out" or not owner or axis.path not in parts:
+        return
+    for name, part in module.get_submodule(owner).named_children():
+        if "batchnorm" in type(part).__name__.lower() and part.num_features == widths(parts[axis.path])[1]:
+            for tensor in ("weight", "bias", "running_mean", "running_var"):
+                if getattr(part, tensor, None) is not None:
+                    yield HeadAxis(f"{owner}.{name}.{tensor}", 0, axis.blocks)
 
 
 def _order(path: str) -> tuple[Block, ...]:
@@ -205,25 +239,41 @@ def _order(path: str) -> tuple[Block, ...]:
     return tuple(letters[letter] for letter in (own[0] if own else "qkv"))
 
 
-def _interleaves(module: nn.Module, path: str) -> bool:
-    """Whether the source code splits query, key and value after the heads, as Megatron's models do."""
+_THREE_OF_A_HEAD = (
+    r"heads?\)?,\s*3\b|3 \* (self\.)?(head_dim|head_size|attention_head_size)\b(?! \*)|"
+    r"heads?, ?self\.\w+ ?\* ?self\.head_dim"
+)
+# view(…, heads, -1), perhaps permuted, and only then q, k, v = ….split(…)
+_SPLIT_AFTER_HEADS = r"heads?, ?-1[^()]*\)+(\.\w+\([^()]*\))*(\s+q, ?k, ?v = \w+)?\.(split|chunk)\("
+
+
+def _interleaves(module: nn.Module, path: str, even: bool) -> bool:
+    """Whether the source code splits query, key and value after the heads, as Megatron's models do.
+
+    ``even`` says whether the three are as wide as the heads' outputs; where they are not, only code that gives the
+    heads an axis before it splits them is believed (LeViT).
+    """
     for owner in type(module).__mro__[:-2]:
         try:
             code = inspect.getsource(owner)
         except (OSError, TypeError):
             continue
-        if re.search(r"heads?\)?,\s*3\b|3 \* (self\.)?(head_dim|head_size|attention_head_size)\b(?! \*)", code):
+        if re.search(_SPLIT_AFTER_HEADS, code):
+            return True
+        if not even:
+            return False
+        if re.search(_THREE_OF_A_HEAD, code):
             return True
         if re.search(r"\b3,\s*(-1|(self\.)?\w*heads?)|chunk\(3|\.split\(|\.chunk\(", code):
             return False
-    return path.rpartition(".")[2] == "query_key_value"
+    return even and path.rpartition(".")[2] == "query_key_value"
 
 
 def _tables(module: nn.Module, parts: dict[str, Any], n_heads: int, width: int) -> Iterator[HeadAxis]:
     """Parameters of their own with an entry for every head: position tables, sinks, scales."""
     of_parts = {f"{path}.{name}" for path in parts for name in ("weight", "bias")}
     for path, value in [*module.named_parameters(), *module.named_buffers()]:
-        if path in of_parts or re.search(r"norm|inv_freq|rotary", path, re.IGNORECASE):
+        if path in of_parts or re.search(r"norm|(^|\.)bn\.|inv_freq|rotary", path, re.IGNORECASE):
             continue
         axes = [axis for axis, size in enumerate(value.shape) if size == n_heads]
         if tuple(value.shape[-2:]) == (n_heads, width // n_heads):  # also where a head is as wide as there are heads
@@ -252,7 +302,7 @@ def _counts(module: nn.Module, n_heads: int, width: int) -> Iterator[tuple[str, 
                 yield where, "kv_heads"
             elif re.fullmatch(_GROUPS, name):
                 yield where, "group"
-            elif re.fullmatch(_HEADS, name) and value == n_heads:
+            elif value == n_heads and (re.fullmatch(_HEADS, name) or name in _shapes_of(part)):
                 yield where, "heads"
             elif (re.fullmatch(_WIDTHS, name) and value == width) or (value == width and name in _split_by(part)):
                 yield where, "width"
@@ -264,6 +314,13 @@ def _split_by(module: nn.Module) -> set[str]:
     """Attributes by whose values the source code splits a fused projection."""
     splits = re.findall(r"\.split\((\([^()]*\)|[^()]*)", _code_after_init(type(module)))
     return {name for split in splits for name in re.findall(r"self\.(\w+)", split)}
+
+
+def _shapes_of(module: nn.Module) -> set[str]:
+    """Attributes that the source code gives axes by, whatever they are called: ``x.view(b, t, self.n, -1)``."""
+    code = "\n".join(_code_after_init(owner) for owner in type(module).__mro__[:-2])
+    shapes = re.findall(r"(?:view|reshape|unflatten|rearrange|expand|range|repeat\w*)\(([^\n]*)", code)
+    return {name for shape in shapes for name in re.findall(r"\b\w+\.(\w+)\b(?!\()", shape)}
 
 
 def _config_counts(module: nn.Module, n_heads: int) -> Iterator[tuple[str, Count]]:

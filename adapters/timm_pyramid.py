@@ -23,7 +23,6 @@ _PLAIN = HeadLayout(
     behaviours=("fixed_width",),
     only_if={"unshared": False},
 )
-_CACHED = "it keeps a cache of position biases for all of its heads"
 
 
 @register
@@ -37,18 +36,18 @@ class TimmPyramidAdapter(Adapter):
         "timm.models.cait.TalkingHeadAttn": "talking",
         "timm.models.crossvit.CrossAttention": "self",
         "timm.models.davit.WindowAttention": "self",
-        "timm.models.efficientformer.Attention": "cached",
-        "timm.models.gcvit.WindowAttentionGlobal": "cached",
+        "timm.models.efficientformer.Attention": "guessed",
+        "timm.models.gcvit.WindowAttentionGlobal": "guessed",
         "timm.models.hiera.MaskUnitAttention": "windows_inside",
-        "timm.models.levit.Attention": "levit",
-        "timm.models.levit.AttentionDownsample": "levit",
+        "timm.models.levit.Attention": "guessed",
+        "timm.models.levit.AttentionDownsample": "guessed",
         "timm.models.maxxvit.Attention2d": "relative",
         "timm.models.maxxvit.AttentionCl": "relative",
         "timm.models.mvitv2.MultiScaleAttention": "self",
         "timm.models.mvitv2.MultiScaleAttentionPoolFirst": "pool_first",
         "timm.models.nest.Attention": "nest",
         "timm.models.pvt_v2.Attention": "self",
-        "timm.models.tiny_vit.Attention": "cached",
+        "timm.models.tiny_vit.Attention": "guessed",
         "timm.models.tnt.Attention": "self",
         "timm.models.twins.GlobalSubSampleAttn": "self",
         "timm.models.twins.LocallyGroupedAttn": "self",
@@ -80,7 +79,5 @@ class TimmPyramidAdapter(Adapter):
             only_if={"head_first": True},
         ),
         "talking": HeadLayout(HeadAxis("proj", "in"), refusal="its heads are mixed before and after the softmax"),
-        "levit": HeadLayout(HeadAxis("proj.ln.linear", "in"), refusal=_CACHED),
-        "cached": HeadLayout(HeadAxis("proj", "in"), refusal=_CACHED),
         "pool_first": HeadLayout(HeadAxis("proj", "in"), refusal="it pools the input by heads before projecting it"),
     }

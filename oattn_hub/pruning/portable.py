@@ -48,6 +48,7 @@ def apply_cuts(model: nn.Module, cuts: Cuts, prefix: str = "") -> nn.Module:
     for cut in cuts["keep"]:
         owner, _, name = cut["tensor"].rpartition(".")
         _keep(find(owner), name, cut["axis"], cut["ranges"], done)
+        _forget_cached(find(owner))
     for tensor in cuts["zero"]:
         owner, _, name = tensor.rpartition(".")
         with torch.no_grad():
@@ -117,6 +118,13 @@ def _keep(module: Any, name: str, axis: int, ranges: Sequence[Sequence[int]], do
         module.out_features, module.in_features = data.shape
     elif name == "weight" and hasattr(module, "nf"):  # transformers' Conv1D keeps its weight transposed
         module.nx, module.nf = data.shape
+
+
+def _forget_cached(module: nn.Module) -> None:
+    """Empty what a module remembers by device or size (position biases of all heads): forward fills it anew."""
+    for name, value in vars(module).items():
+        if isinstance(value, dict) and not name.startswith("_") and "cache" in name:
+            setattr(module, name, {})
 
 
 def _kept(tensor: torch.Tensor, axis: int, kept: list[int]) -> torch.Tensor:
