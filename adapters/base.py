@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
@@ -9,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from oattn_hub.adapters.guess import guess_kv_heads, guess_layout, guess_output, named_heads
+from oattn_hub.adapters.guess import guess_kv_heads, guess_layout, guess_output, named_axes, named_heads
 from oattn_hub.adapters.layout import HeadLayout
 from oattn_hub.adapters.learned import Learned, learned_about
 from oattn_hub.adapters.site import COPIES, MASKED_BELOW, AttentionSite, find_below
@@ -105,13 +106,18 @@ class Adapter:
         site = AttentionSite(name, module, group, first_layer, *counts, "watched", described=layout)
         return _turns(site, known.passes)
 
-    def choose(self, running: Sequence[nn.Module], shape: Sequence[int]) -> int:
+    def choose(self, running: Sequence[nn.Module], shape: Sequence[int], tokens: Sequence[int]) -> int:
         """Which of the running modules, from the inside out, attention of this shape belongs to."""
-        return with_output(running, _count_heads(running[0], shape))
+        return with_output(running, _count_heads(running[0], shape, tokens))
 
-    def site_of_call(self, name: str, module: nn.Module, shape: Sequence[int], n_kv_heads: int) -> AttentionSite:
-        """A site, not yet numbered, for attention of this shape, met in a module that nobody described."""
-        n_heads = _count_heads(module, shape)
+    def site_of_call(
+        self, name: str, module: nn.Module, shape: Sequence[int], n_kv_heads: int, tokens: Sequence[int] = ()
+    ) -> AttentionSite:
+        """A site, not yet numbered, for attention of this shape, met in a module that nobody described.
+
+        ``tokens`` is how many tokens the module was given, as far as its arguments say.
+        """
+        n_heads = _count_heads(module, shape, tokens)
         n_kv_heads = n_kv_heads if n_kv_heads and n_heads % n_kv_heads == 0 else n_heads
         return self._learned_sites(name, module, -1, Learned(n_heads, n_kv_heads))[0]
 
@@ -268,15 +274,27 @@ def _turns(site: AttentionSite, passes: int) -> list[AttentionSite]:
     ]
 
 
-def _count_heads(module: nn.Module, shape: Sequence[int]) -> int:
-    """How many heads attention of this shape has: (…, head, query, key), (…, query, head, key), or three axes with the
-    heads among the contexts."""
-    declared = find_attribute(module, _HEAD_ATTRIBUTES)
+def _count_heads(module: nn.Module, shape: Sequence[int], tokens: Sequence[int] = ()) -> int:
+    """How many heads attention of this shape has: (…, head, query, key), (…, query, head, key), (…, group, head of the
+    group, query, key), or three axes with the heads among the contexts.
+
+    Where the module does not say, its rows are counted: every token asks once in every head.
+    """
+    declared, rows = find_attribute(module, _HEAD_ATTRIBUTES), math.prod(shape[:-1])
+    counted = next((rows // count for count in tokens if rows % count == 0), None)
     if len(shape) == 3:
         declared = declared or named_heads(module, [size for size in range(2, shape[0] + 1) if shape[0] % size == 0])
-        return declared if declared and shape[0] % declared == 0 else 1
-    if declared is None or declared not in shape[:-1]:
+        if counted != 1 and not declared:
+            given = named_axes(module, shape[0])
+            declared = given[0] if len(given) == 1 and counted not in given else None
+        if counted == 1 or not declared or shape[0] % declared:
+            return counted if counted and shape[0] % counted == 0 else 1
+        return declared
+    possible = {*shape[:-1], *(math.prod(shape[axis : axis + 2]) for axis in range(1, len(shape) - 3))}
+    if declared is None or declared not in possible:
         declared = named_heads(module, (shape[-3], shape[-2]))
+    if declared is None and counted in possible:
+        declared = counted
     if declared is not None:
         return declared
     # nobody counts them: queries are as many as keys, also where weights lie as (…, query, head, key)

@@ -34,6 +34,12 @@ class Heads:
         axes = [axis for axis in range(len(shape) - 2) if shape[axis] == self.count]
         return Heads(self.count, axes[0] - len(shape)) if len(axes) == 1 else self
 
+    def joined(self, tensor: Tensor) -> Tensor:
+        """A tensor whose heads lie on two axes, (…, group, head of the group, token, width), with one for both."""
+        shape = tensor.shape
+        groups = len(shape) > 4 and shape[self.axis] != self.count == shape[-4] * shape[-3]
+        return tensor.flatten(-4, -3) if groups else tensor
+
     def fitted_to_weights(self, shape: tuple[int, ...]) -> Heads:
         """As :meth:`fitted`, for weights, which can also lie as (…, query, head, key): Longformer's windows."""
         found = self.fitted(shape)
@@ -94,21 +100,26 @@ class SoftmaxCall(AttentionCall):
         cls, logits: Tensor, probs: Tensor, dim: int, heads: Heads, trace: MaskTrace | None
     ) -> SoftmaxCall:
         """Read a call off a softmax over ``dim``; ``trace`` is needed for scores and logits."""
-        heads = heads.fitted_to_weights(tuple(probs.shape)) if dim % probs.ndim == probs.ndim - 1 else heads
-        output = _four_axes(probs, dim, heads)
+        keys_last = dim % probs.ndim == probs.ndim - 1
+        fitted = heads.fitted_to_weights(tuple(heads.joined(probs).shape)) if keys_last else heads
+
+        def four_axes(tensor: Tensor) -> Tensor:
+            tensor = tensor.broadcast_to(probs.shape)
+            return _four_axes(heads.joined(tensor), -1, fitted) if keys_last else _four_axes(tensor, dim, heads)
+
+        output = four_axes(probs)
         if trace is None:
             return cls(_shape(output), None, None, output)
         values, masked = trace.unmask(logits)
-        masked = None if masked is None else _four_axes(masked.broadcast_to(logits.shape), dim, heads)
-        return cls(_shape(output), masked, _four_axes(values.broadcast_to(logits.shape), dim, heads), output)
+        return cls(_shape(output), None if masked is None else four_axes(masked), four_axes(values), output)
 
-    def first_keys(self, count: int) -> SoftmaxCall:
-        """The call without its last columns: sinks, which take weight and give no value."""
-        if count == self.shape[3]:
-            return self
-        masked = self.masked if self.masked is None or self.masked.shape[3] == 1 else self.masked[..., :count]
-        scores = None if self.scores is None else self.scores[..., :count]
-        return SoftmaxCall((*self.shape[:3], count), masked, scores, self.probs[..., :count])
+    def only_keys(self, start: int, stop: int) -> SoftmaxCall:
+        """The call without columns at its ends: sinks, which take weight and give no value."""
+        keys = slice(start, stop)
+        masked = self.masked if self.masked is None or self.masked.shape[3] == 1 else self.masked[..., keys]
+        scores = None if self.scores is None else self.scores[..., keys]
+        probs = self.probs[..., keys]
+        return SoftmaxCall((*self.shape[:3], probs.shape[3]), masked, scores, probs)
 
     def _block(self, heads: slice, kinds: tuple[str, ...]) -> dict[str, Tensor]:
         block = {}
@@ -145,6 +156,9 @@ class DotProductCall(AttentionCall):
     ) -> DotProductCall:
         """Read a call off the arguments of ``scaled_dot_product_attention``."""
         query, key, attn_mask = _unpack_single_query(query, key, attn_mask, heads.count)
+        if (together := heads.joined(query)).ndim < query.ndim == key.ndim and key.shape[-3] == 1:
+            attn_mask = attn_mask if attn_mask is None or attn_mask.ndim < 5 else attn_mask.flatten(-4, -3)
+            query, key = together, key.flatten(-4, -3)
         heads = heads.fitted(tuple(query.shape))
         lead = torch.broadcast_shapes(query.shape[:-3], key.shape[:-3])
         q, k = (_heads_third(x.expand(*lead, *x.shape[-3:]) if x.ndim > 3 else x, heads) for x in (query, key))
@@ -200,6 +214,25 @@ class JoinedCall(AttentionCall):
         return torch.nn.functional.pad(block, missing, value=0.0 if kind == "probs" else math.nan)
 
 
+@dataclass
+class QueriesCall(AttentionCall):
+    """Several calls of one pass, each for some of the queries and over all keys: blocks that save memory."""
+
+    calls: tuple[AttentionCall, ...]
+
+    @classmethod
+    def of(cls, calls: Sequence[AttentionCall]) -> QueriesCall | None:
+        """The calls as one, if their queries together are as many as the keys that all of them look at."""
+        contexts, heads, _, keys = calls[0].shape
+        alike = all((*call.shape[:2], call.shape[3]) == (contexts, heads, keys) for call in calls)
+        queries = sum(call.shape[2] for call in calls)
+        return cls((contexts, heads, queries, keys), None, tuple(calls)) if alike and queries == keys else None
+
+    def _block(self, heads: slice, kinds: tuple[str, ...]) -> dict[str, Tensor]:
+        blocks = [call._block(heads, kinds) for call in self.calls]
+        return {kind: torch.cat([block[kind] for block in blocks], dim=2) for kind in kinds}
+
+
 def _read_mask(
     mask: Tensor | None, is_causal: bool, query: Tensor, key: Tensor, heads: Heads, trace: MaskTrace
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
@@ -241,8 +274,14 @@ def _heads_third(tensor: Tensor, heads: Heads) -> Tensor:
 
 def _four_axes(tensor: Tensor, dim: int, heads: Heads) -> Tensor:
     """(context, head, query, key) from a softmax over ``dim``."""
-    if dim % tensor.ndim == 1 and tensor.ndim == 4:  # (query, key, context, head), the original Transformer-XL
-        tensor = tensor.permute(2, 3, 0, 1)
+    if dim % tensor.ndim == tensor.ndim - 2:  # (…, key, query)
+        tensor = tensor.transpose(-1, -2)
+    elif dim % tensor.ndim == 1 and tensor.ndim == 4:
+        if tensor.shape[3] != heads.count:
+            raise UnexpectedShape(f"{tuple(tensor.shape)} with softmax over axis {dim}")
+        # (query, key, context, head), the original Transformer-XL; or (context, key, query, head)
+        keys_first = tensor.shape[1] == tensor.shape[2] != tensor.shape[0]
+        tensor = tensor.permute(0, 3, 2, 1) if keys_first else tensor.permute(2, 3, 0, 1)
     elif dim % tensor.ndim != tensor.ndim - 1:
         raise UnexpectedShape(f"{tuple(tensor.shape)} with softmax over axis {dim}")
     four = _heads_third(tensor, heads)

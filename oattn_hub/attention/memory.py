@@ -61,6 +61,10 @@ class MemoryStore(AttentionStore):
     def __init__(self) -> None:
         super().__init__(Path("(memory)"), {"info": {}, "batches": []})
 
+    def leave_out(self, reasons: Mapping[str, str]) -> None:
+        """Name modules that were seen to compute something else than attention between tokens, and why it is not."""
+        self._index["info"]["skipped"] = {**self._index["info"]["skipped"], **reasons}
+
     def start(self, info: StoreInfo) -> MemoryStore:
         """Take the batches of a capture; a store takes those of the same kinds only."""
         described = info.to_json()

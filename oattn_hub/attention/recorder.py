@@ -16,10 +16,10 @@ import torch
 from torch import nn
 
 from oattn_hub.attention import native
-from oattn_hub.attention.calls import AttentionCall, JoinedCall
+from oattn_hub.attention.calls import AttentionCall, JoinedCall, QueriesCall
 from oattn_hub.attention.contexts import mean_over_contexts, pool_tokens, real_tokens, tokens_of_lengths
 from oattn_hub.attention.hooks import FAST_PATH, ForwardHooks, Uncompiled, is_running
-from oattn_hub.attention.memory import Batches, BatchSink, OpenBatch
+from oattn_hub.attention.memory import Batches, BatchSink, MemoryStore, OpenBatch
 from oattn_hub.attention.store import DTYPES, KINDS, AttentionStore, StoreInfo
 from oattn_hub.attention.tap import SitePass, Tap, come_back, step_aside
 from oattn_hub.attention.writer import StoreWriter
@@ -126,7 +126,8 @@ class Recorder:
     def __init__(self, adapter: Adapter, batches: Batches, info: StoreInfo, allow_partial: bool) -> None:
         self._model, self._adapter, self._batches, self._info = adapter.model, adapter, batches, info
         self._allow_partial = allow_partial
-        self._tap = Tap(info.kinds != ("probs",), self._unclaimed)
+        self._tap = Tap(info.kinds != ("probs",), self._unclaimed, self._note_unweighted)
+        self._not_weights: dict[str, str] = {}  # module -> why what it multiplies values with are no weights of tokens
         self._batch: OpenBatch | None = None
         self._outermost: FrameType | None = None  # the call that opened the batch
         self._names = {module: name for name, module in adapter.model.named_modules()}
@@ -174,7 +175,9 @@ class Recorder:
             step_aside()
         elif module in self._by_module:
             self._end_loose_pass()
-            self._tap.enter(self._next_turn(module), _rows(args, kwargs))
+            tokens, widths = _tokens(args, kwargs)
+            opened = SitePass(self._next_turn(module), rows=_rows(args, kwargs), tokens=tokens, widths=widths)
+            self._tap.enter(opened)
 
     def _after(self, module: nn.Module, args: Args, kwargs: Kwargs, well: bool) -> None:
         if self._batch is None:
@@ -209,7 +212,7 @@ class Recorder:
         if self._batch is not None:
             return
         self._inputs = native.arguments(module.forward, args, kwargs)
-        self._calls_of, self._unrecognised, self._idle = {}, {}, set()
+        self._calls_of, self._unrecognised, self._idle, self._not_weights = {}, {}, set(), {}
         self._outermost = _calling_frame()
         self._batch = self._batches.begin_batch()
         self._tap.open()
@@ -224,6 +227,8 @@ class Recorder:
             self._check_complete()
             self._learn(batch)
             not_run = [site.name for site in self._sites if not self._calls_of.get(site.name)]
+            if self._not_weights and isinstance(self._batches, StoreWriter | MemoryStore):
+                self._batches.leave_out(self._not_weights)
             self._batches.finish_batch(batch, batch_fingerprint(inputs), not_run)
         except BaseException:
             self._abandon()
@@ -263,17 +268,20 @@ class Recorder:
         left_out = next((m for m, _ in running if self._names[m] in self._adapter.left_out), None)
         if left_out is not None:  # named already; what it computes goes nowhere
             return SitePass(self._adapter.site_of_call(self._names[left_out], left_out, shape, n_kv_heads))
-        module, call = running[self._adapter.choose([module for module, _ in running], shape)]
+        tokens = _tokens(*_arguments(running[0][1]))[0]
+        choice = self._adapter.choose([module for module, _ in running], shape, tokens)
+        module, call = running[choice]
         if self._loose is not None and self._loose[0] is call:
             return self._loose[1]
         self._end_loose_pass()
         sites, name = self._by_module.get(module, []), self._names[module]
+        args, kwargs = _arguments(call)
+        tokens, widths = _tokens(args, kwargs)
         if sites:
             site = replace(sites[-1], name=f"{name}#{len(sites)}", turn=len(sites), layer=-1)
         else:
-            site = self._adapter.site_of_call(name, module, shape, n_kv_heads)
-        args, kwargs = call.f_locals.get("args", ()), call.f_locals.get("kwargs", {})
-        self._loose = (call, SitePass(site, rows=_rows(args, kwargs)))
+            site = self._adapter.site_of_call(name, module, shape, n_kv_heads, tokens)
+        self._loose = (call, SitePass(site, rows=_rows(args, kwargs), tokens=tokens, widths=widths))
         return self._loose[1]
 
     def _end_loose_pass(self) -> None:
@@ -281,12 +289,24 @@ class Recorder:
         if loose is None:
             return
         ended = loose[1]
+        ended.without_sinks()
         ended.pending.clear()  # a softmax that no product uses chooses experts or classes
         if ended.unrecognised:
             self._tap.outside.append(f"{ended.site.name}: {ended.unrecognised[0]}")
+        elif ended.calls and _between_channels(ended):
+            self._not_weights[ended.site.name] = _CHANNELS
         elif ended.calls:
             self._by_module.setdefault(ended.site.module, []).append(ended.site)
             self._write_pass(ended)
+
+    def _note_unweighted(self, frame: FrameType, shape: Sequence[int]) -> None:
+        """Products that meet values without a softmax, in a module that no adapter knows."""
+        running = _running_modules(frame, self._names)
+        if running and not any(self._names[module] in self._adapter.left_out for module, _ in running):
+            self._not_weights.setdefault(
+                self._names[running[0][0]],
+                f"products {tuple(shape)} meet values without a softmax: linear attention, or weights of another kind",
+            )
 
     def _learn(self, batch: OpenBatch) -> None:
         """Number all layers anew if modules were met that have no number yet."""
@@ -346,6 +366,8 @@ class Recorder:
         tokens = [call.shape[0] * call.shape[2] for call in calls]
         # parts that look at themselves, or all at the same keys; others are streams (ProphetNet's predictions)
         alike = len({call.shape[3] for call in calls}) == 1 or all(call.shape[2] == call.shape[3] for call in calls)
+        if (joined := QueriesCall.of(calls)) is not None and sum(tokens) in ended.rows:
+            return [(site.group, joined)]
         if sum(tokens) in ended.rows and alike:
             return [(site.group, JoinedCall.of(calls))]
         whole = [count in ended.rows or call.shape[3] in ended.rows for count, call in zip(tokens, calls, strict=True)]
@@ -412,6 +434,11 @@ class Recorder:
     def _check_partial(self) -> None:
         if not self._calls_of and not self._sites:
             left_out = self._adapter.left_out
+            for name, reason in self._not_weights.items():
+                raise CaptureError(
+                    f"{type(self._model).__qualname__} shows no softmax between tokens: in {name or 'it'} {reason}. "
+                    "Such a model has no attention weights to capture."
+                )
             first = next((f", first {name}: {reason}" for name, reason in left_out.items()), "")
             raise CaptureError(
                 f"{type(self._model).__qualname__} has no attention between tokens, so there is nothing to capture "
@@ -480,6 +507,30 @@ def _rows(args: Args, kwargs: Kwargs) -> tuple[int, ...]:
     hidden = [value for value in given if value.is_floating_point() and value.ndim > 1 and value.numel()]
     counts = [value.numel() // value.shape[axis] for value in hidden for axis in (-1, 1)]
     return tuple(dict.fromkeys(counts))
+
+
+def _arguments(call: FrameType) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+    """What a module is called with, from the frame of the call."""
+    return call.f_locals.get("args", ()), call.f_locals.get("kwargs", {})
+
+
+def _tokens(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """How many tokens, and of how many features, for every argument that can be a sequence or a map of features."""
+    given = [each for each in (*args, *kwargs.values()) if isinstance(each, torch.Tensor) and each.numel()]
+    hidden = [each for each in given if each.is_floating_point() and each.ndim in (3, 4)]
+    widths = [each.shape[-1 if each.ndim == 3 else 1] for each in hidden]
+    counts = [each.numel() // width for each, width in zip(hidden, widths, strict=True)]
+    return tuple(dict.fromkeys(counts)), tuple(dict.fromkeys(widths))
+
+
+_CHANNELS = "attention between channels, not between tokens"
+
+
+def _between_channels(ended: SitePass) -> bool:
+    """Whether there is a weight for every two features of a head, as many as the features that the module was given."""
+    contexts, heads, queries, keys = ended.calls[0].shape
+    square, rows = queries == keys, contexts * heads * queries
+    return square and heads * queries in ended.widths and all(rows % count for count in ended.tokens)
 
 
 def _checked_kinds(kinds: Iterable[str]) -> tuple[str, ...]:

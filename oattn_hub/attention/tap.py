@@ -8,6 +8,7 @@ its output is bit-identical.
 from __future__ import annotations
 
 import sys
+import weakref
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from types import FrameType
@@ -42,6 +43,14 @@ _ON_THE_WAY = {
     *("view", "reshape", "transpose", "permute", "flatten", "unflatten", "squeeze", "unsqueeze", "expand", "movedim"),
     *("mul", "__mul__", "__rmul__", "masked_fill", "where", "__getitem__", "narrow", "cat", "pad", "swapaxes"),
     *("dropout_", "alpha_dropout", "masked_fill_", "div", "__truediv__", "add", "__add__", "view_as", "detach"),
+    *("__get__", "split", "chunk", "sub", "__sub__", "div_", "__itruediv__"),  # the first is .mT
+}
+_DIVISIONS = {"div", "__truediv__", "div_", "__itruediv__"}
+# What else may happen to products of queries and keys that no softmax turns into weights.
+_OF_SCORES = _ON_THE_WAY | {
+    *("exp", "exp_", "sigmoid", "relu", "square", "pow", "__pow__", "tanh", "softplus", "clamp", "elu", "gelu", "silu"),
+    *("__rsub__", "neg", "__neg__", "mul_", "__imul__", "tril", "triu"),
+    *("__rtruediv__", "add_", "__iadd__", "__radd__"),
 }
 
 
@@ -54,6 +63,8 @@ class SitePass:
         calls: Attention whose weights were multiplied with values.
         pending: Softmax results of which that is not known.
         idle: Whether it has computed nothing at all: cross attention without anything to attend to.
+        tokens: How many tokens it was given, of the arguments that are sequences or maps of features.
+        widths: How many features these have.
     """
 
     site: AttentionSite
@@ -62,9 +73,31 @@ class SitePass:
     pending: list[AttentionCall] = field(default_factory=list)
     unrecognised: list[str] = field(default_factory=list)  # what it computed that is not attention by heads
     idle: bool = True
+    tokens: tuple[int, ...] = ()
+    widths: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         self.trace = MaskTrace(self.site.masked_below)
+        self._columns: dict[int, tuple[int, int, int]] = {}  # id of a softmax -> its call's place, columns in use
+
+    def confirm(self, seen: AttentionCall, call: AttentionCall, columns: tuple[int, int] | None) -> None:
+        """What the softmax ``seen`` gave is multiplied with values, these columns of it; ``call`` is what to keep."""
+        start, stop = columns or (0, seen.shape[3])
+        if any(pending is seen for pending in self.pending):
+            self.pending = [pending for pending in self.pending if pending is not seen]
+            self._columns[id(seen)] = (len(self.calls), start, stop)
+            self.calls.append(call)
+        elif id(seen) in self._columns:
+            place, first, last = self._columns[id(seen)]
+            self._columns[id(seen)] = (place, min(first, start), max(last, stop))
+
+    def without_sinks(self) -> None:
+        """Drop the columns, one or two, that take weight and have no values."""
+        for place, start, stop in self._columns.values():
+            call = self.calls[place]
+            if isinstance(call, SoftmaxCall) and 0 < call.shape[3] - (stop - start) <= 2:
+                self.calls[place] = call.only_keys(start, stop)
+        self._columns.clear()
 
 
 @dataclass
@@ -77,6 +110,8 @@ class _Weights:
     owner: SitePass
     mixed: bool = False  # with other weights on the way: what meets the values is no longer the softmax's result
     times: bool = False  # multiplied entry by entry with something that may be values
+    columns: tuple[int, int] | None = None  # which keys these are, if they lie along the last axis
+    of_products: bool = True  # whether the scores are products of queries and keys
 
 
 class Tap(TorchFunctionMode):
@@ -86,26 +121,39 @@ class Tap(TorchFunctionMode):
         needs_scores: Whether masks must be told apart from position terms (costs one more look at the scores).
         unclaimed: Gives a pass for a call made while none is open, from the frame and the shapes of the call; None if
             the call cannot be placed.
+        unweighted: Takes the frame and the shape of products of queries and keys that meet values without a softmax.
     """
 
-    def __init__(self, needs_scores: bool, unclaimed: Unclaimed) -> None:
+    def __init__(
+        self, needs_scores: bool, unclaimed: Unclaimed, unweighted: Callable[[FrameType, Sequence[int]], None]
+    ) -> None:
         super().__init__()
         self._needs_scores = needs_scores
         self._unclaimed = unclaimed
         self._passes: list[SitePass] = []
+        self._unweighted = unweighted
+        self._eager: Any = None  # what keeps compiled functions from hiding their attention
         self._weights: dict[int, _Weights] = {}
+        self._scores: dict[int, weakref.ref[torch.Tensor]] = {}  # products of two things that the model computed
+        self._read: dict[int, weakref.ref[torch.Tensor]] = {}  # values read with weights that are made of no products
         self._written = WrittenSoftmax()
         self._between = MaskTrace(MASKED_BELOW)  # masks put on while no pass is open
         self.outside: list[str] = []  # attention that could not be placed or seen
 
     def open(self) -> None:
-        """Watch from now on."""
+        """Watch from now on; functions that were compiled run as they were written."""
+        if "torch._dynamo" in sys.modules and self._eager is None:
+            self._eager = torch.compiler.set_stance("force_eager")
+            self._eager.__enter__()
         self.outside.clear()
         self._forget()
         _push_mode(self)
 
     def close(self) -> None:
         """Watch no more, wherever other modes have put themselves since."""
+        if self._eager is not None:
+            self._eager.__exit__(None, None, None)
+            self._eager = None
         self._passes.clear()
         self._forget()
         _STEPPED_ASIDE.taps = [tap for tap in _STEPPED_ASIDE.taps if tap is not self]
@@ -118,13 +166,14 @@ class Tap(TorchFunctionMode):
         for mode in reversed(above):
             _push_mode(mode)
 
-    def enter(self, site: AttentionSite, rows: tuple[int, ...]) -> None:
-        """Attention met from now on belongs to ``site``."""
-        self._passes.append(SitePass(site, rows=rows))
+    def enter(self, opened: SitePass) -> None:
+        """Attention met from now on belongs to this pass."""
+        self._passes.append(opened)
 
     def leave(self) -> SitePass:
         """The pass that ends."""
         ended = self._passes.pop()
+        ended.without_sinks()
         self._weights = {key: weights for key, weights in self._weights.items() if weights.owner is not ended}
         return ended
 
@@ -149,13 +198,38 @@ class Tap(TorchFunctionMode):
             self.outside.append(name)
         elif name in STEPS and (ended := self._written.ended_by(name, args, kwargs, result)) is not None:
             self._softmax(result, ended, {})
-        elif self._weights and name in _PRODUCTS:
-            self._confirm(args, result)
+        elif name in _PRODUCTS:
+            self._product(args, result)
         elif self._weights and name == "sum":
             self._confirm_sum(args)
         elif self._weights and (name in _ON_THE_WAY or name in _LAYERS):
-            self._follow(args, result, mixing=name in _LAYERS)
+            # what is divided by its sum once more is another distribution (slots)
+            scaled = name in _DIVISIONS and len(args) > 1 and isinstance(args[1], torch.Tensor) and args[1].ndim > 2
+            self._follow(args, result, mixing=name in _LAYERS, other=scaled)
+        if self._scores and name in _OF_SCORES and any(_among(self._scores, arg) for arg in args):
+            self._remember(self._scores, result)
         return result
+
+    def _remember(self, known: dict[int, weakref.ref[torch.Tensor]], result: object) -> None:
+        if isinstance(result, torch.Tensor) and result.ndim > 2 and id(result) not in self._weights:
+            if len(known) > _REMEMBERED:
+                known.clear()
+            known[id(result)] = weakref.ref(result)
+
+    def _product(self, args: Args, result: torch.Tensor) -> None:
+        """A product that may be of queries and keys, or of weights and values."""
+        operands = [*args, *(args[1] if len(args) > 1 and isinstance(args[1], list | tuple) else ())]
+        found = next((self._weights[id(arg)] for arg in operands if id(arg) in self._weights), None)
+        if found is not None:
+            self._confirm(found, operands, result)
+            return
+        computed = [arg for arg in operands if isinstance(arg, torch.Tensor) and arg.ndim > 1]
+        if len(computed) < 2 or result.ndim < 3 or any(_is_given(arg) for arg in computed):
+            return
+        scores = next((arg for arg in computed if _among(self._scores, arg)), None)
+        if scores is not None and not self._passes:
+            self._unweighted(sys._getframe(2), scores.shape)
+        self._remember(self._scores, result)
 
     def _function_of_torch(self, args: Args, kwargs: Kwargs) -> None:
         """``functional.multi_head_attention_forward`` without the module around it, as CLIP's pooling calls it."""
@@ -175,6 +249,8 @@ class Tap(TorchFunctionMode):
 
     def _forget(self) -> None:
         self._weights.clear()
+        self._scores.clear()
+        self._read.clear()
         self._written.clear()
         self._between.clear()
 
@@ -217,9 +293,17 @@ class Tap(TorchFunctionMode):
             except UnexpectedShape as error:
                 problem = str(error)
         self._trace.clear()
-        self._weights[id(result)] = _Weights(result, call, problem, owner)
+        keys_last = dim % result.ndim == result.ndim - 1
+        columns = (0, result.shape[-1]) if keys_last else None
+        self._weights[id(result)] = _Weights(
+            result, call, problem, owner, columns=columns, of_products=_among(self._scores, logits)
+        )
 
-    def _follow(self, args: Args, result: object, mixing: bool = False) -> None:
+    def _follow(self, args: Args, result: object, mixing: bool = False, other: bool = False) -> None:
+        if isinstance(result, list | tuple):
+            for part in result:
+                self._follow(args, part, mixing)
+            return
         operands = [*args, *(args[0] if args and isinstance(args[0], list | tuple) else ())]
         found = [self._weights[id(arg)] for arg in operands if id(arg) in self._weights]
         if not found or not isinstance(result, torch.Tensor) or result.ndim < 2:
@@ -230,37 +314,30 @@ class Tap(TorchFunctionMode):
         self._weights[id(result)] = replace(
             found[0],
             tensor=result,
-            mixed=mixing or any(one.mixed or one.call is not found[0].call for one in found),
+            mixed=mixing or other or any(one.mixed or one.call is not found[0].call for one in found),
+            columns=_columns(found[0], result),
             times=found[0].times or (result.ndim > 4 and any(other.ndim == result.ndim for other in others)),
         )
 
-    def _confirm(self, args: Args, result: torch.Tensor) -> None:
+    def _confirm(self, found: _Weights, operands: Sequence[Any], result: torch.Tensor) -> None:
         """Weights that are multiplied with values are attention; a product with a parameter is a layer."""
-        operands = [*args, *(args[1] if len(args) > 1 and isinstance(args[1], list | tuple) else ())]
-        found = next((self._weights[id(arg)] for arg in operands if id(arg) in self._weights), None)
-        if found is None:
-            return
         if any(isinstance(arg, torch.nn.Parameter) for arg in operands):
             if result.shape == found.tensor.shape and result.ndim > 3:  # heads that talk to each other
                 self._weights[id(result)] = replace(found, tensor=result, mixed=True)
         elif found.call is None:
             found.owner.unrecognised.append(found.problem)
+        elif not found.of_products and any(_among(self._read, arg) for arg in operands):
+            found.owner.unrecognised.append("a softmax of queries and one of keys: linear attention")
         else:
-            keys = found.tensor.shape[-1] if found.tensor.ndim > 2 else found.call.shape[3]
-            sinks = 0 < found.call.shape[3] - keys <= 2
-            self._is_attention(found, found.call.first_keys(keys) if sinks else self._as_mixed(found))
+            found.owner.confirm(found.call, self._as_mixed(found), found.columns)
+            if not found.of_products:
+                self._remember(self._read, result)
 
     def _confirm_sum(self, args: Args) -> None:
         """A product that is written as entry by entry, then summed."""
         found = self._weights.get(id(args[0])) if args else None
         if found is not None and found.times and found.call is not None:
-            self._is_attention(found, found.call)
-
-    def _is_attention(self, found: _Weights, call: SoftmaxCall) -> None:
-        owner = found.owner
-        if any(pending is found.call for pending in owner.pending):
-            owner.pending = [pending for pending in owner.pending if pending is not found.call]
-            owner.calls.append(call)
+            found.owner.confirm(found.call, found.call, found.columns)
 
     def _as_mixed(self, found: _Weights) -> SoftmaxCall:
         """Weights that are a mean of several softmaxes (ConViT) are read where they meet the values."""
@@ -272,9 +349,39 @@ class Tap(TorchFunctionMode):
             try:
                 heads = _heads(found.owner.site)
                 call = SoftmaxCall.from_softmax(weights.log(), weights, -1, heads, MaskTrace(MASKED_BELOW))
-                return _distinct(call, found.owner.site)
+                call = _distinct(call, found.owner.site)
+                same = call.shape == found.call.shape and torch.allclose(call.probs, found.call.probs, atol=1e-6)
+                return found.call if same else call
             except UnexpectedShape:
                 return found.call
+
+
+_REMEMBERED = 1000  # products; they are not kept alive
+
+
+def _among(known: dict[int, weakref.ref[torch.Tensor]], arg: Any) -> bool:
+    """Whether this very tensor is among some that may be gone since."""
+    reference = known.get(id(arg))
+    return reference is not None and reference() is arg
+
+
+def _is_given(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is part of the model and not computed: a parameter, or a view of one."""
+    return isinstance(tensor, torch.nn.Parameter) or isinstance(tensor._base, torch.nn.Parameter)
+
+
+def _columns(found: _Weights, result: torch.Tensor) -> tuple[int, int] | None:
+    """Which keys are left when some are sliced off, as far as memory says."""
+    whole = found.tensor
+    if found.columns is None or result.shape[-1] >= whole.shape[-1] != found.columns[1] - found.columns[0]:
+        return found.columns
+    if result.shape[-1] == whole.shape[-1]:
+        return found.columns
+    shared = result.untyped_storage().data_ptr() == whole.untyped_storage().data_ptr()
+    if not shared or whole.stride(-1) != 1 or whole.stride(-2) < whole.shape[-1]:
+        return found.columns
+    start = found.columns[0] + (result.storage_offset() - whole.storage_offset()) % whole.stride(-2)
+    return start, start + result.shape[-1]
 
 
 def _distinct(call: Seen, site: AttentionSite) -> Seen:

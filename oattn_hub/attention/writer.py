@@ -48,6 +48,10 @@ class StoreWriter:
         """Let others write into the folder; a second time does nothing."""
         self._held.close()
 
+    def leave_out(self, reasons: Mapping[str, str]) -> None:
+        """Name modules that were seen to compute something else than attention between tokens, and why it is not."""
+        self._index["info"]["skipped"] = {**self._index["info"]["skipped"], **reasons}
+
     def begin_batch(self) -> BatchWriter:
         """A writer for the next forward call; nothing of it counts before :meth:`finish_batch`."""
         name = f"batch-{len(self._index['batches']):05d}"
@@ -185,6 +189,8 @@ def _reopen(folder: Path, info: StoreInfo, resume: bool) -> dict[str, Any]:
         refuse_to_add(folder)
     index = AttentionStore.open(folder)._index
     ours, theirs = info.to_json(), index["info"]
+    if ours["skipped"].items() <= theirs.get("skipped", {}).items():  # more is known of a model that ran
+        ours["skipped"] = theirs["skipped"]
     different = [key for key in ours if key != "versions" and ours[key] != theirs.get(key)]
     if different:
         changes = "; ".join(f"{key} was {theirs.get(key)!r} and is now {ours[key]!r}" for key in different)
