@@ -7,6 +7,7 @@ as well. What cannot be built this way is reported as such and counts neither fo
 from __future__ import annotations
 
 import copy
+import functools
 import importlib
 import inspect
 import itertools
@@ -424,20 +425,19 @@ _ATTENDS = r"softmax|scaled_dot_product|fused_attn"
 
 
 def timm_names() -> list[str]:
-    """The smallest-looking model of every timm family whose attention is written otherwise than that of the others."""
+    """The smallest-looking model of every timm family whose attention is built otherwise than that of the others."""
     import timm
 
     families: dict[tuple[str, str], str] = {}
     for module in timm.list_modules():
-        if re.search(_ATTENDS, inspect.getsource(importlib.import_module(f"timm.models.{module}"))):
-            for name in sorted(timm.list_models(module=module), key=_looks_large):
-                words = [word for word in name.split("_")[1:] if not re.fullmatch(_SIZE_WORDS, word)]
-                start = re.split(r"\d", name.split("_")[0])[0]
-                families.setdefault((module, "_".join([start, *words])), name)
-    found: dict[tuple[str, frozenset[str]], str] = {}
+        for name in sorted(timm.list_models(module=module), key=_looks_large):
+            words = [word for word in name.split("_")[1:] if not re.fullmatch(_SIZE_WORDS, word)]
+            start = re.split(r"\d", name.split("_")[0])[0]
+            families.setdefault((module, "_".join([start, *words])), name)
+    found: dict[tuple[str, frozenset[Any]], str] = {}
     for (module, _), name in families.items():
-        if classes := _attending_classes(name):
-            found.setdefault((module, classes), name)
+        if kinds := _kinds_of_attention(name):
+            found.setdefault((module, kinds), name)
     return list(found.values())
 
 
@@ -445,8 +445,11 @@ def _looks_large(name: str) -> tuple[bool, int, str]:
     return not re.search(r"tiny|nano|atto|_xs|small|_s_|_t_|_s0|_m0|wee", name), len(name), name
 
 
-def _attending_classes(name: str) -> frozenset[str]:
-    """Classes of a timm model whose code has attention in it; none for a model that is too large to try."""
+def _kinds_of_attention(name: str) -> frozenset[Any]:
+    """The modules of a timm model whose code has attention in it: class, and the names of what each is made of.
+
+    Nothing for a model that has none, and for one that is too large to try.
+    """
     import timm
 
     try:
@@ -456,8 +459,18 @@ def _attending_classes(name: str) -> frozenset[str]:
         return frozenset([name])
     if sum(parameter.numel() for parameter in model.parameters()) > 2 * LARGEST:
         return frozenset()
-    kinds = {type(module) for module in model.modules() if type(module).__module__.startswith("timm.")}
-    return frozenset(kind.__name__ for kind in kinds if re.search(_ATTENDS, inspect.getsource(kind)))
+    return frozenset(_made_of(module) for module in model.modules() if _attends(type(module)))
+
+
+def _made_of(module: nn.Module) -> tuple[str, ...]:
+    parts = (part for part, child in module.named_children() if not isinstance(child, nn.Identity))
+    own = (name for name, _ in module.named_parameters(recurse=False))
+    return (type(module).__name__, *sorted(parts), *sorted(own))
+
+
+@functools.cache
+def _attends(kind: type) -> bool:
+    return kind.__module__.startswith("timm.") and bool(re.search(_ATTENDS, inspect.getsource(kind)))
 
 
 def build_timm(name: str) -> tuple[nn.Module, Inputs]:
