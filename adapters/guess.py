@@ -200,12 +200,12 @@ def _axes(module: nn.Module, path: str, part: Any, n_heads: int, width: int) -> 
         "q": ("q",),
         "k": ("k",),
         "v": ("v",),
-        "kv": ("k", "v"),
+        "kv": ("qkv",) if _interleaves(module, path, even=False) else ("k", "v"),
         "qk": ("q", "k"),
         "kv_of_head": ("q",),
         "qkv": ("qkv",) if _interleaves(module, path, size == 3 * width) else _order(path),
     }
-    if size == 2 * width:  # queries come from elsewhere
+    if size == 2 * width and blocks["qkv"] != ("qkv",):  # queries come from elsewhere
         blocks["qkv"] = ("k", "v")
     if known in blocks:
         yield HeadAxis(path, "out", blocks[known])
@@ -244,7 +244,7 @@ _THREE_OF_A_HEAD = (
     r"heads?, ?self\.\w+ ?\* ?self\.head_dim"
 )
 # view(…, heads, -1), perhaps permuted, and only then q, k, v = ….split(…)
-_SPLIT_AFTER_HEADS = r"heads?, ?-1[^()]*\)+(\.\w+\([^()]*\))*(\s+q, ?k, ?v = \w+)?\.(split|chunk)\("
+_SPLIT_AFTER_HEADS = r"heads?, ?-1[^()]*\)+(\s*\.\w+\([^()]*\))*(\s+q, ?k, ?v = \w+)?\s*\.(split|chunk)\("
 
 
 def _interleaves(module: nn.Module, path: str, even: bool) -> bool:
@@ -273,7 +273,8 @@ def _tables(module: nn.Module, parts: dict[str, Any], n_heads: int, width: int) 
     """Parameters of their own with an entry for every head: position tables, sinks, scales."""
     of_parts = {f"{path}.{name}" for path in parts for name in ("weight", "bias")}
     for path, value in [*module.named_parameters(), *module.named_buffers()]:
-        if path in of_parts or re.search(r"norm|(^|\.)bn\.|inv_freq|rotary", path, re.IGNORECASE):
+        numbers = value.is_floating_point() and not re.search(r"norm|(^|\.)bn\.|inv_freq|rotary", path, re.IGNORECASE)
+        if path in of_parts or not numbers:
             continue
         axes = [axis for axis, size in enumerate(value.shape) if size == n_heads]
         if tuple(value.shape[-2:]) == (n_heads, width // n_heads):  # also where a head is as wide as there are heads
@@ -311,16 +312,19 @@ def _counts(module: nn.Module, n_heads: int, width: int) -> Iterator[tuple[str, 
 
 
 def _split_by(module: nn.Module) -> set[str]:
-    """Attributes by whose values the source code splits a fused projection."""
-    splits = re.findall(r"\.split\((\([^()]*\)|[^()]*)", _code_after_init(type(module)))
-    return {name for split in splits for name in re.findall(r"self\.(\w+)", split)}
+    """Attributes by whose values the source code splits a fused projection, or that it divides by the heads."""
+    code = _code_after_init(type(module))
+    splits = re.findall(r"\.split\((\([^()]*\)|[^()]*)", code)
+    divided = re.findall(r"self\.(\w+) // self\.\w*heads?\b", code)
+    return {*divided, *(name for split in splits for name in re.findall(r"self\.(\w+)", split))}
 
 
 def _shapes_of(module: nn.Module) -> set[str]:
     """Attributes that the source code gives axes by, whatever they are called: ``x.view(b, t, self.n, -1)``."""
     code = "\n".join(_code_after_init(owner) for owner in type(module).__mro__[:-2])
     shapes = re.findall(r"(?:view|reshape|unflatten|rearrange|expand|range|repeat\w*)\(([^\n]*)", code)
-    return {name for shape in shapes for name in re.findall(r"\b\w+\.(\w+)\b(?!\()", shape)}
+    names = {name for shape in shapes for name in re.findall(r"\b\w+\.(\w+)\b(?!\()", shape)}
+    return {name for name in names if not re.search(r"dim|size|width|len|window|embd?|chann|feat|ratio|patch", name)}
 
 
 def _config_counts(module: nn.Module, n_heads: int) -> Iterator[tuple[str, Count]]:

@@ -104,8 +104,14 @@ def missing_products(products: Sequence[torch.Tensor], planes: Sequence[Any], he
 
 
 def _within_tokens(product: torch.Tensor, planes: Sequence[Any]) -> bool:
-    """Whether there is a small square matrix for every token: it mixes the token's own streams (hyper-connections)."""
+    """Whether there is a small square matrix for every token: it mixes the token's own streams (hyper-connections).
+
+    Or a single row for every token and head, over fewer places than there are tokens: the kernel of a convolution that
+    is made from that token (ConvBERT).
+    """
     tokens = {len(plane) for plane in planes}
+    if product.shape[-2] == 1 and product.shape[-1] not in tokens and 1 not in tokens:
+        return any(product[..., 0, 0].numel() % count == 0 for count in tokens)
     square = product.ndim == 4 and product.shape[-1] == product.shape[-2]
     return square and product.shape[-3] in tokens and product.shape[-1] not in tokens
 
