@@ -233,6 +233,24 @@ class QueriesCall(AttentionCall):
         return {kind: torch.cat([block[kind] for block in blocks], dim=2) for kind in kinds}
 
 
+@dataclass
+class HeadsCall(AttentionCall):
+    """Calls of one head each, as a loop over the heads makes them."""
+
+    calls: tuple[AttentionCall, ...]
+
+    @classmethod
+    def of(cls, calls: Sequence[AttentionCall], n_heads: int) -> HeadsCall | None:
+        """The calls as one, if there is one for every head."""
+        contexts, _, queries, keys = calls[0].shape
+        each = len(calls) == n_heads > 1 and all(call.shape == (contexts, 1, queries, keys) for call in calls)
+        return cls((contexts, n_heads, queries, keys), None, tuple(calls)) if each else None
+
+    def _block(self, heads: slice, kinds: tuple[str, ...]) -> dict[str, Tensor]:
+        blocks = [call._block(slice(0, 1), kinds) for call in self.calls[heads]]
+        return {kind: torch.cat([block[kind] for block in blocks], dim=1) for kind in kinds}
+
+
 def _read_mask(
     mask: Tensor | None, is_causal: bool, query: Tensor, key: Tensor, heads: Heads, trace: MaskTrace
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:

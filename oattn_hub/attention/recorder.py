@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from oattn_hub.attention import native
-from oattn_hub.attention.calls import AttentionCall, JoinedCall, QueriesCall
+from oattn_hub.attention.calls import AttentionCall, HeadsCall, JoinedCall, QueriesCall
 from oattn_hub.attention.contexts import mean_over_contexts, pool_tokens, real_tokens, tokens_of_lengths
 from oattn_hub.attention.hooks import FAST_PATH, ForwardHooks, Uncompiled, is_running
 from oattn_hub.attention.memory import Batches, BatchSink, MemoryStore, OpenBatch
@@ -175,9 +175,7 @@ class Recorder:
             step_aside()
         elif module in self._by_module:
             self._end_loose_pass()
-            tokens, widths = _tokens(args, kwargs)
-            opened = SitePass(self._next_turn(module), rows=_rows(args, kwargs), tokens=tokens, widths=widths)
-            self._tap.enter(opened)
+            self._tap.enter(SitePass(self._next_turn(module), **_given(args, kwargs)))
 
     def _after(self, module: nn.Module, args: Args, kwargs: Kwargs, well: bool) -> None:
         if self._batch is None:
@@ -268,20 +266,19 @@ class Recorder:
         left_out = next((m for m, _ in running if self._names[m] in self._adapter.left_out), None)
         if left_out is not None:  # named already; what it computes goes nowhere
             return SitePass(self._adapter.site_of_call(self._names[left_out], left_out, shape, n_kv_heads))
-        tokens = _tokens(*_arguments(running[0][1]))[0]
+        tokens = _given(*_arguments(running[0][1]))["tokens"]
         choice = self._adapter.choose([module for module, _ in running], shape, tokens)
         module, call = running[choice]
         if self._loose is not None and self._loose[0] is call:
             return self._loose[1]
         self._end_loose_pass()
         sites, name = self._by_module.get(module, []), self._names[module]
-        args, kwargs = _arguments(call)
-        tokens, widths = _tokens(args, kwargs)
+        given = _given(*_arguments(call))
         if sites:
             site = replace(sites[-1], name=f"{name}#{len(sites)}", turn=len(sites), layer=-1)
         else:
-            site = self._adapter.site_of_call(name, module, shape, n_kv_heads, tokens)
-        self._loose = (call, SitePass(site, rows=_rows(args, kwargs), tokens=tokens, widths=widths))
+            site = self._adapter.site_of_call(name, module, shape, n_kv_heads, given["tokens"])
+        self._loose = (call, SitePass(site, **given))
         return self._loose[1]
 
     def _end_loose_pass(self) -> None:
@@ -366,6 +363,8 @@ class Recorder:
         tokens = [call.shape[0] * call.shape[2] for call in calls]
         # parts that look at themselves, or all at the same keys; others are streams (ProphetNet's predictions)
         alike = len({call.shape[3] for call in calls}) == 1 or all(call.shape[2] == call.shape[3] for call in calls)
+        if (heads := HeadsCall.of(calls, site.n_heads)) is not None:
+            return [(site.group, heads)]
         if (joined := QueriesCall.of(calls)) is not None and sum(tokens) in ended.rows:
             return [(site.group, joined)]
         if sum(tokens) in ended.rows and alike:
@@ -514,13 +513,14 @@ def _arguments(call: FrameType) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
     return call.f_locals.get("args", ()), call.f_locals.get("kwargs", {})
 
 
-def _tokens(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """How many tokens, and of how many features, for every argument that can be a sequence or a map of features."""
+def _given(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    """What a module's arguments say of its tokens; all but the rows from those that can be sequences or maps only."""
     given = [each for each in (*args, *kwargs.values()) if isinstance(each, torch.Tensor) and each.numel()]
     hidden = [each for each in given if each.is_floating_point() and each.ndim in (3, 4)]
     widths = [each.shape[-1 if each.ndim == 3 else 1] for each in hidden]
     counts = [each.numel() // width for each, width in zip(hidden, widths, strict=True)]
-    return tuple(dict.fromkeys(counts)), tuple(dict.fromkeys(widths))
+    facts = {"tokens": counts, "widths": widths, "contexts": [each.shape[0] for each in hidden]}
+    return {"rows": _rows(args, kwargs), **{name: tuple(dict.fromkeys(found)) for name, found in facts.items()}}
 
 
 _CHANNELS = "attention between channels, not between tokens"

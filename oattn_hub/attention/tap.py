@@ -65,6 +65,7 @@ class SitePass:
         idle: Whether it has computed nothing at all: cross attention without anything to attend to.
         tokens: How many tokens it was given, of the arguments that are sequences or maps of features.
         widths: How many features these have.
+        contexts: How many contexts these are.
     """
 
     site: AttentionSite
@@ -75,10 +76,22 @@ class SitePass:
     idle: bool = True
     tokens: tuple[int, ...] = ()
     widths: tuple[int, ...] = ()
+    contexts: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         self.trace = MaskTrace(self.site.masked_below)
         self._columns: dict[int, tuple[int, int, int]] = {}  # id of a softmax -> its call's place, columns in use
+
+    def heads(self, tensor: torch.Tensor) -> Heads:
+        """How heads lie in queries or weights; three axes with a row for every token are those of one head."""
+        one = tensor.ndim == 3 and tensor.shape[0] * tensor.shape[1] in self.tokens
+        return Heads(1) if one and self._loops_over_heads(tensor) else _heads(self.site)
+
+    def _loops_over_heads(self, tensor: torch.Tensor) -> bool:
+        """Whether the last calls were of one head as well, or this is not as many heads as there should be."""
+        before = [*self.calls, *self.pending]
+        alone = all(call.shape[1] == 1 for call in before)
+        return alone and (bool(before) or tensor.shape[0] % self.site.n_heads != 0 or tensor.shape[0] in self.contexts)
 
     def confirm(self, seen: AttentionCall, call: AttentionCall, columns: tuple[int, int] | None) -> None:
         """What the softmax ``seen`` gave is multiplied with values, these columns of it; ``call`` is what to keep."""
@@ -287,7 +300,7 @@ class Tap(TorchFunctionMode):
         with torch.no_grad(), torch._C.DisableTorchFunction():
             try:
                 trace = self._trace if self._needs_scores else None
-                seen = SoftmaxCall.from_softmax(logits, result.detach(), dim, _heads(owner.site), trace)
+                seen = SoftmaxCall.from_softmax(logits, result.detach(), dim, owner.heads(result), trace)
                 call = _distinct(seen, owner.site)
                 owner.pending.append(call)
             except UnexpectedShape as error:
@@ -380,8 +393,8 @@ def _columns(found: _Weights, result: torch.Tensor) -> tuple[int, int] | None:
     shared = result.untyped_storage().data_ptr() == whole.untyped_storage().data_ptr()
     if not shared or whole.stride(-1) != 1 or whole.stride(-2) < whole.shape[-1]:
         return found.columns
-    start = found.columns[0] + (result.storage_offset() - whole.storage_offset()) % whole.stride(-2)
-    return start, start + result.shape[-1]
+    start = found.columns[0] + int(result.storage_offset() - whole.storage_offset()) % int(whole.stride(-2))
+    return start, start + int(result.shape[-1])
 
 
 def _distinct(call: Seen, site: AttentionSite) -> Seen:

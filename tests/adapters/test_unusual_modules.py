@@ -185,6 +185,17 @@ class HeadsInALoop(Own):
         return self.join(torch.stack([weights[head] @ v[:, head] for head in range(self.n)], 1))
 
 
+class Cascade(HeadsInALoop):
+    """The same in a class that says what it is and how many heads it has, for which reason it is one layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.num_heads = HEADS
+
+
+Cascade.__name__ = Cascade.__qualname__ = "CascadedAttention"
+
+
 class Memory(nn.Module):
     """Cross attention to a memory, with projections of its own."""
 
@@ -497,6 +508,16 @@ def test_unusual_attention_is_cut(style: type[nn.Module]) -> None:
         if not torch.equal(without, plain):
             with masked(model, [(sites[-1].layer, HEADS - 1)]):
                 torch.testing.assert_close(model(x), without, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("contexts", [2, 4])
+def test_a_loop_over_heads_is_one_layer_whatever_the_number_of_contexts(contexts: int) -> None:
+    model, _ = built(Cascade)
+    SHOWN.clear()
+    with torch.no_grad(), oh.capture(model, ("probs",)) as store:
+        model(torch.randn(contexts, TOKENS, WIDTH))
+    assert store.shape(0) == (TOKENS, TOKENS, 2 * HEADS)
+    assert same(planes(store, 0), [head for call in SHOWN for head in call.mean(0).numpy()])
 
 
 def test_heads_whose_features_lie_apart_are_not_cut() -> None:
