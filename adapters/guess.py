@@ -205,8 +205,6 @@ def _axes(module: nn.Module, path: str, part: Any, n_heads: int, width: int) -> 
         "kv_of_head": ("q",),
         "qkv": ("qkv",) if _interleaves(module, path, size == 3 * width) else _order(path),
     }
-    if size == 2 * width and blocks["qkv"] != ("qkv",):  # queries come from elsewhere
-        blocks["qkv"] = ("k", "v")
     if known in blocks:
         yield HeadAxis(path, "out", blocks[known])
     elif size in (width, n_heads) and known != "out" and not _is_inside_a_network(module, path, size):
