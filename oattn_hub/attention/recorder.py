@@ -21,7 +21,7 @@ from oattn_hub.attention.contexts import mean_over_contexts, pool_tokens, real_t
 from oattn_hub.attention.hooks import FAST_PATH, ForwardHooks, Uncompiled, is_running
 from oattn_hub.attention.memory import Batches, BatchSink, MemoryStore, OpenBatch
 from oattn_hub.attention.store import DTYPES, KINDS, AttentionStore, StoreInfo
-from oattn_hub.attention.tap import SitePass, Tap, come_back, step_aside
+from oattn_hub.attention.tap import Given, SitePass, Tap, come_back, step_aside
 from oattn_hub.attention.writer import StoreWriter
 from oattn_hub.errors import CaptureError, InvalidInput
 from oattn_hub.models.identify import batch_fingerprint
@@ -175,7 +175,7 @@ class Recorder:
             step_aside()
         elif module in self._by_module:
             self._end_loose_pass()
-            self._tap.enter(SitePass(self._next_turn(module), **_given(args, kwargs)))
+            self._tap.enter(SitePass(self._next_turn(module), given=_given(args, kwargs)))
 
     def _after(self, module: nn.Module, args: Args, kwargs: Kwargs, well: bool) -> None:
         if self._batch is None:
@@ -266,7 +266,7 @@ class Recorder:
         left_out = next((m for m, _ in running if self._names[m] in self._adapter.left_out), None)
         if left_out is not None:  # named already; what it computes goes nowhere
             return SitePass(self._adapter.site_of_call(self._names[left_out], left_out, shape, n_kv_heads))
-        tokens = _given(*_arguments(running[0][1]))["tokens"]
+        tokens = _given(*_arguments(running[0][1])).tokens
         choice = self._adapter.choose([module for module, _ in running], shape, tokens)
         module, call = running[choice]
         if self._loose is not None and self._loose[0] is call:
@@ -277,8 +277,8 @@ class Recorder:
         if sites:
             site = replace(sites[-1], name=f"{name}#{len(sites)}", turn=len(sites), layer=-1)
         else:
-            site = self._adapter.site_of_call(name, module, shape, n_kv_heads, given["tokens"])
-        self._loose = (call, SitePass(site, **given))
+            site = self._adapter.site_of_call(name, module, shape, n_kv_heads, given.tokens)
+        self._loose = (call, SitePass(site, given=given))
         return self._loose[1]
 
     def _end_loose_pass(self) -> None:
@@ -360,17 +360,17 @@ class Recorder:
         named = (site.group, *site.streams)
         if len(calls) <= len(named):
             return list(zip(named, calls, strict=False))
-        tokens = [call.shape[0] * call.shape[2] for call in calls]
+        tokens, rows = [call.shape[0] * call.shape[2] for call in calls], ended.given.rows
         # parts that look at themselves, or all at the same keys; others are streams (ProphetNet's predictions)
         alike = len({call.shape[3] for call in calls}) == 1 or all(call.shape[2] == call.shape[3] for call in calls)
         if (heads := HeadsCall.of(calls, site.n_heads)) is not None:
             return [(site.group, heads)]
-        if (joined := QueriesCall.of(calls)) is not None and sum(tokens) in ended.rows:
+        if (joined := QueriesCall.of(calls)) is not None and sum(tokens) in rows:
             return [(site.group, joined)]
-        if sum(tokens) in ended.rows and alike:
+        if sum(tokens) in rows and alike:
             return [(site.group, JoinedCall.of(calls))]
-        whole = [count in ended.rows or call.shape[3] in ended.rows for count, call in zip(tokens, calls, strict=True)]
-        if sum(tokens) in ended.rows or all(whole) or len({call.shape for call in calls}) == 1:
+        whole = [count in rows or call.shape[3] in rows for count, call in zip(tokens, calls, strict=True)]
+        if sum(tokens) in rows or all(whole) or len({call.shape for call in calls}) == 1:
             return [(f"{site.group}_{number}" if number > 1 else site.group, c) for number, c in enumerate(calls, 1)]
         shapes = ", ".join(str(call.shape) for call in calls[:3])
         raise CaptureError(
@@ -508,19 +508,19 @@ def _rows(args: Args, kwargs: Kwargs) -> tuple[int, ...]:
     return tuple(dict.fromkeys(counts))
 
 
-def _arguments(call: FrameType) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+def _arguments(call: FrameType) -> tuple[Args, Kwargs]:
     """What a module is called with, from the frame of the call."""
     return call.f_locals.get("args", ()), call.f_locals.get("kwargs", {})
 
 
-def _given(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+def _given(args: Args, kwargs: Kwargs) -> Given:
     """What a module's arguments say of its tokens; all but the rows from those that can be sequences or maps only."""
     given = [each for each in (*args, *kwargs.values()) if isinstance(each, torch.Tensor) and each.numel()]
     hidden = [each for each in given if each.is_floating_point() and each.ndim in (3, 4)]
     widths = [each.shape[-1 if each.ndim == 3 else 1] for each in hidden]
     counts = [each.numel() // width for each, width in zip(hidden, widths, strict=True)]
-    facts = {"tokens": counts, "widths": widths, "contexts": [each.shape[0] for each in hidden]}
-    return {"rows": _rows(args, kwargs), **{name: tuple(dict.fromkeys(found)) for name, found in facts.items()}}
+    facts = (counts, widths, [each.shape[0] for each in hidden])
+    return Given(_rows(args, kwargs), *(tuple(dict.fromkeys(found)) for found in facts))
 
 
 _CHANNELS = "attention between channels, not between tokens"
@@ -530,7 +530,7 @@ def _between_channels(ended: SitePass) -> bool:
     """Whether there is a weight for every two features of a head, as many as the features that the module was given."""
     contexts, heads, queries, keys = ended.calls[0].shape
     square, rows = queries == keys, contexts * heads * queries
-    return square and heads * queries in ended.widths and all(rows % count for count in ended.tokens)
+    return square and heads * queries in ended.given.widths and all(rows % count for count in ended.given.tokens)
 
 
 def _checked_kinds(kinds: Iterable[str]) -> tuple[str, ...]:

@@ -54,29 +54,40 @@ _OF_SCORES = _ON_THE_WAY | {
 }
 
 
+@dataclass(frozen=True)
+class Given:
+    """What the arguments of a module say of its tokens.
+
+    Attributes:
+        rows: How many there are, counted along the last axis and along the second (feature maps).
+        tokens: The same of the arguments that are sequences or maps of features, without doubt.
+        widths: How many features these have.
+        contexts: How many contexts these are.
+    """
+
+    rows: tuple[int, ...] = ()
+    tokens: tuple[int, ...] = ()
+    widths: tuple[int, ...] = ()
+    contexts: tuple[int, ...] = ()
+
+
 @dataclass
 class SitePass:
     """One run of one attention module: what it computed so far.
 
     Attributes:
-        rows: How many tokens it was given, counted along the last axis and along the second (feature maps).
+        given: What it was given.
         calls: Attention whose weights were multiplied with values.
         pending: Softmax results of which that is not known.
         idle: Whether it has computed nothing at all: cross attention without anything to attend to.
-        tokens: How many tokens it was given, of the arguments that are sequences or maps of features.
-        widths: How many features these have.
-        contexts: How many contexts these are.
     """
 
     site: AttentionSite
     calls: list[AttentionCall] = field(default_factory=list)
-    rows: tuple[int, ...] = ()
+    given: Given = Given()
     pending: list[AttentionCall] = field(default_factory=list)
     unrecognised: list[str] = field(default_factory=list)  # what it computed that is not attention by heads
     idle: bool = True
-    tokens: tuple[int, ...] = ()
-    widths: tuple[int, ...] = ()
-    contexts: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         self.trace = MaskTrace(self.site.masked_below)
@@ -84,14 +95,16 @@ class SitePass:
 
     def heads(self, tensor: torch.Tensor) -> Heads:
         """How heads lie in queries or weights; three axes with a row for every token are those of one head."""
-        one = tensor.ndim == 3 and tensor.shape[0] * tensor.shape[1] in self.tokens
+        one = tensor.ndim == 3 and tensor.shape[0] * tensor.shape[1] in self.given.tokens
         return Heads(1) if one and self._loops_over_heads(tensor) else _heads(self.site)
 
     def _loops_over_heads(self, tensor: torch.Tensor) -> bool:
         """Whether the last calls were of one head as well, or this is not as many heads as there should be."""
         before = [*self.calls, *self.pending]
         alone = all(call.shape[1] == 1 for call in before)
-        return alone and (bool(before) or tensor.shape[0] % self.site.n_heads != 0 or tensor.shape[0] in self.contexts)
+        return alone and (
+            bool(before) or tensor.shape[0] % self.site.n_heads != 0 or tensor.shape[0] in self.given.contexts
+        )
 
     def confirm(self, seen: AttentionCall, call: AttentionCall, columns: tuple[int, int] | None) -> None:
         """What the softmax ``seen`` gave is multiplied with values, these columns of it; ``call`` is what to keep."""

@@ -189,7 +189,7 @@ def _reopen(folder: Path, info: StoreInfo, resume: bool) -> dict[str, Any]:
         refuse_to_add(folder)
     index = AttentionStore.open(folder)._index
     ours, theirs = info.to_json(), index["info"]
-    if ours["skipped"].items() <= theirs.get("skipped", {}).items():  # more is known of a model that ran
+    if {**theirs["skipped"], **info.skipped} == theirs["skipped"]:  # more is known of a model that ran
         ours["skipped"] = theirs["skipped"]
     different = [key for key in ours if key != "versions" and ours[key] != theirs.get(key)]
     if different:
