@@ -327,7 +327,7 @@ def describe(name: str, result: dict[str, Any]) -> str:
         "| --- " * 7 + "|",
     ]
     for budget, found in result["budgets"].items():
-        goal = setting.goals[float(budget)]
+        goal = setting.goals.get(float(budget), 0)  # an older run may have had other budgets
         count = f"{len(found['heads'])} of {result['n_heads']}"
         count = f"**{count}**" if len(found["heads"]) < goal else count
         for look, last in zip(found["cost"]["lengths"], found["cost"]["last_look"], strict=True):
