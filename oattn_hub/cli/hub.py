@@ -39,6 +39,8 @@ def check(args: argparse.Namespace) -> None:
         checks.repo_id(args.base_model)
     elif not 0 <= args.port < 65536:
         raise InvalidInput(f"--port is {args.port}; give a number from 0 to 65535.")
+    elif args.dir.exists() and not args.dir.is_dir():
+        raise InvalidInput(f"--dir is {args.dir}, which is a file; name a folder.")
 
 
 def run(args: argparse.Namespace) -> int:

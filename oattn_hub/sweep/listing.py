@@ -55,7 +55,8 @@ def _lines(path: Path) -> list[str]:
     try:
         return path.read_text(encoding="utf-8").splitlines()
     except (OSError, ValueError) as error:
-        raise LoadError(f"The list of models {path} cannot be read ({error}). Name a text file.") from error
+        reason = getattr(error, "strerror", None) or error
+        raise LoadError(f"The list of models {path} cannot be read ({reason}). Name a text file.") from error
 
 
 def _words(line: str, number: int) -> list[str]:

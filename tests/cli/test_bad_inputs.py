@@ -102,7 +102,7 @@ BAD = {
         "REPORT --out FILE",
     ],
     "hub": [
-        "", "start", "variants nonsense", "serve --port 70000", "serve --port x",
+        "", "start", "variants nonsense", "serve --port 70000", "serve --port x", "serve --dir FILE",
     ],
     "completion": [
         "", "powershell",
