@@ -28,6 +28,7 @@ from oattn_hub.inputs.types import Data
 from oattn_hub.models.load import LoadedModel, Source, load_model
 from oattn_hub.models.options import LoadAgain
 from oattn_hub.pruning.bench import Bench, Question
+from oattn_hub.pruning.origin import Healing
 from oattn_hub.pruning.sites import head_sites
 from oattn_hub.pruning.stacks import split, stacks
 from oattn_hub.pruning.tasks import Task, divergence, without_labels
@@ -78,12 +79,7 @@ def heal(
         report: called after every look.
         permissions: what only the caller may grant to load the unpruned model: ``allow_pickle``, ``token`` …
     """
-    if not minutes > 0:
-        raise InvalidInput(f"minutes is {minutes}; give a time above 0.")
-    if not pruned.plan.heads:
-        raise InvalidInput("No head was removed from this model, so there is nothing to heal.")
-    if lora is not None and lora < 1:
-        raise InvalidInput(f"lora is {lora}; give a rank of 1 or more, or None to train the output projections.")
+    _check_wish(pruned, minutes, lora)
     teacher = load_model(model, **permissions) if model is not None else pruned.plan.load(**permissions)
     question = Question(None, data, calibration, inputs, tokens, lengths, adapter=pruned.plan.adapter, seed=seed)
     bench = Bench(teacher, question)
@@ -99,24 +95,29 @@ def heal(
         additions.merge()
     for name, parameter in student.model.named_parameters():
         parameter.requires_grad_(wanted[name])
-    plan = replace(
-        pruned.plan,
-        cost=bench.cost_of(student),
-        healing={
-            "trained": additions.description if additions else "output projections of the attention layers",
-            "parameters": sum(weight.numel() for weight in weights.values()),
-            "trained_on": bench.roles.fit.description,
-            "inputs": bench.roles.fit.fingerprint,
-            "steps": looks[-1].step,
-            "seconds": round(looks[-1].seconds, 1),
-            "rate": rate,
-            "before": looks[0].loss,
-            "after": min(one.loss for one in looks),
-        },
-        refits=None,
-    )
+    healing: Healing = {
+        "trained": additions.description if additions else "output projections of the attention layers",
+        "parameters": sum(weight.numel() for weight in weights.values()),
+        "trained_on": bench.roles.fit.description,
+        "inputs": bench.roles.fit.fingerprint,
+        "steps": looks[-1].step,
+        "seconds": round(looks[-1].seconds, 1),
+        "rate": rate,
+        "before": looks[0].loss,
+        "after": min(one.loss for one in looks),
+    }
+    plan = replace(pruned.plan, cost=bench.cost_of(student), healing=healing, refits=None)
     probe = pruned.probe or without_labels(bench.roles.check[0][0])
     return replace(pruned, model=student.model, plan=plan, loaded=student, probe=probe)
+
+
+def _check_wish(pruned: PrunedModel, minutes: float, lora: int | None) -> None:
+    if not minutes > 0:
+        raise InvalidInput(f"minutes is {minutes}; give a time above 0.")
+    if not pruned.plan.heads:
+        raise InvalidInput("No head was removed from this model, so there is nothing to heal.")
+    if lora is not None and lora < 1:
+        raise InvalidInput(f"lora is {lora}; give a rank of 1 or more, or None to train the output projections.")
 
 
 def trained_parameters(teacher: LoadedModel, student: LoadedModel, adapter: str | None) -> dict[str, nn.Parameter]:

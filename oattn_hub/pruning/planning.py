@@ -62,15 +62,13 @@ def plan_from_report(
 ) -> PruningPlan:
     """Choose heads to remove: a fraction, named ones, or as many as a budget allows.
 
-    What the removal costs is measured on exactly these heads with exactly these weights (``plan.cost``); where the
-    model is not at hand it is None, never an estimate.
+    ``plan.cost`` is measured on exactly these heads and weights; where no model is at hand it is None, no estimate.
 
     Args:
         report: what is known about the model; its evaluation, if it has one, decides which score ranks a fraction.
         fraction, heads: a part of all heads, e.g. 0.2, or exactly these.
-        max_loss_increase: the largest set found whose cost, at every length and with 95 % confidence, is at most this
-            on inputs like those of ``data``: 0.01 allows the task's loss to get 1 % worse, or, for an embedder or a
-            model without a task, a divergence (1 - cosine, KL) of 0.01.
+        max_loss_increase: the largest set found whose cost, at every length and with 95 % confidence, is at most this:
+            0.01 lets the loss get 1 % worse, or, where there is no task, a divergence (1 - cosine, KL) be 0.01.
         metric: what the budget is about instead: ``loss``, ``accuracy``, ``mrr`` or ``divergence``.
         score: rank by this score (or ``fisher``, ``obs``) instead of what was measured to cost least.
         min_heads_per_layer, keep: what stays at any cost. A budget also leaves the heads that Whisper reads times off.
