@@ -623,3 +623,25 @@ def test_what_was_seen_beside_attention_is_named_in_the_store() -> None:
     with torch.no_grad(), oh.capture(model) as store:
         model(torch.randn(2, TOKENS, WIDTH))
     assert "without a softmax" in store.info.skipped["second"]
+
+
+def test_lambda_layers_beside_attention_are_left_out_by_name() -> None:
+    from timm.layers.lambda_layer import LambdaLayer
+
+    torch.manual_seed(0)
+    layer = LambdaLayer(WIDTH, feat_size=(3, 3), num_heads=HEADS, r=3)
+
+    class Both(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = layer, Dots()
+
+        def forward(self, x):
+            image = x.transpose(1, 2).unflatten(2, (3, 3))
+            return self.second(self.first(image).flatten(2).transpose(1, 2))
+
+    model = Both().eval()
+    with torch.no_grad(), oh.capture(model) as store:
+        model(torch.randn(2, TOKENS, WIDTH))
+    assert "lambda layer" in store.info.skipped["first"]
+    assert len(store.heads()) == HEADS
