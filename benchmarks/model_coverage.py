@@ -334,7 +334,7 @@ the weights; in plain code it is every operand of a product whose rows are distr
 alone, for models that return no weights.
 
 Every type of transformers is tried with a tiny model of random weights; timm by the smallest model of every family
-whose attention is written differently. One head of every layer is cut at once, so one layer that cannot be cut refuses
+whose attention is built differently. One head of every layer is cut at once, so one layer that cannot be cut refuses
 the type. What is refused at saving leaves nothing on the disk."""
 
 
