@@ -141,7 +141,7 @@ def print_table(folder: Path, settings: list[str]) -> None:
                 largest = f"{differ[worst]:.1f} ({worst})" if worst else "0"
                 median = f"{statistics.median(differ.values()):.1f}" if differ else ""
                 print(f"| {name} | {place} | {dtype} | {len(apart)} | {len(differ)} | {median} | {largest} |")
-                most = max(most, *apart.values())
+                most = max([most, *apart.values()])
     print(f"\nLargest of all: {most:.1f} units; FEW_UNITS is {FEW_UNITS}.")
 
 
