@@ -19,8 +19,8 @@ from oattn_hub.errors import AdapterError
 if TYPE_CHECKING:
     from torch import nn
 
+    from oattn_hub.attention.handle import HookHandle
     from oattn_hub.attention.memory import BatchSink
-    from oattn_hub.attention.recorder import HookHandle
 
 # Where modules keep their head counts: looked up on the module, then on its children, then on its config.
 _HEAD_ATTRIBUTES = ("num_attention_heads", "num_heads", "n_heads", "n_head", "nhead", "heads")
@@ -151,7 +151,7 @@ class Adapter:
         Returns:
             A handle with the ``store``; its with-block or its ``remove()`` takes the hooks off.
         """
-        from oattn_hub.attention.recorder import hook_model
+        from oattn_hub.attention.handle import hook_model
 
         return hook_model(self, store, kinds, **options)
 

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
-import sys
-import tempfile
-import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
-from types import FrameType, TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from types import FrameType
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -19,101 +14,17 @@ from oattn_hub.attention import native
 from oattn_hub.attention.calls import AttentionCall, HeadsCall, JoinedCall, QueriesCall
 from oattn_hub.attention.contexts import mean_over_contexts, pool_tokens, real_tokens, tokens_of_lengths
 from oattn_hub.attention.hooks import FAST_PATH, ForwardHooks, Uncompiled, is_running
-from oattn_hub.attention.memory import Batches, BatchSink, MemoryStore, OpenBatch
-from oattn_hub.attention.store import DTYPES, KINDS, AttentionStore, StoreInfo
-from oattn_hub.attention.tap import Given, SitePass, Tap, come_back, step_aside
+from oattn_hub.attention.memory import Batches, MemoryStore, OpenBatch
+from oattn_hub.attention.running import arguments_of, calling_frame, given_to, running_modules
+from oattn_hub.attention.store import StoreInfo
+from oattn_hub.attention.tap import SitePass, Tap, come_back, step_aside
 from oattn_hub.attention.writer import StoreWriter
-from oattn_hub.errors import CaptureError, InvalidInput
+from oattn_hub.errors import CaptureError
 from oattn_hub.models.identify import batch_fingerprint
-from oattn_hub.records import ModelInfo
 from oattn_hub.types import Args, Kwargs
-from oattn_hub.versions import versions
 
 if TYPE_CHECKING:
     from oattn_hub.adapters import Adapter, AttentionSite
-
-
-class HookHandle:
-    """Forward hooks on a model; the end of its with-block, or :meth:`remove`, takes them off.
-
-    Attributes:
-        store: Where the attention goes.
-    """
-
-    def __init__(self, recorder: Recorder, batches: Batches, store: Any) -> None:
-        self._recorder = recorder
-        self._batches = batches
-        self.store = store
-
-    def remove(self) -> None:
-        """Take the hooks off; a second time does nothing."""
-        self._recorder.detach()
-        if isinstance(self._batches, StoreWriter):
-            self._batches.release()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.remove()
-
-
-def hook_model(
-    adapter: Adapter,
-    store: str | Path | BatchSink | None,
-    kinds: Sequence[str],
-    *,
-    dtype: str = "float32",
-    pool: int = 1,
-    resume: bool = False,
-    allow_partial: bool = False,
-    identity: ModelInfo | None = None,
-    fingerprint: str | None = None,
-    description: str = "",
-    tokens: int | None = None,
-) -> HookHandle:
-    """Register the hooks of ``adapter``'s model; see ``Adapter.hook`` and ``capture``."""
-    info = StoreInfo(
-        model=replace(identity or _identity(adapter.model), adapter=adapter.name),
-        kinds=_checked_kinds(kinds),
-        dtype=_checked_choice("dtype", dtype, tuple(DTYPES)),
-        pool=_checked_pool(pool),
-        skipped=adapter.left_out,
-        fingerprint=fingerprint,
-        description=description,
-        tokens=tokens,
-        versions=versions(),
-    )
-    _refuse_compiled(adapter.model)
-    _refuse_scripted(adapter.model)
-    batches, reader = _open_sink(store, info, resume)
-    return HookHandle(Recorder(adapter, batches, info, allow_partial), batches, reader)
-
-
-def _identity(model: nn.Module) -> ModelInfo:
-    """A bare module is known by its class only, since hashing its weights may take long."""
-    return ModelInfo(type(model).__qualname__, architecture=type(model).__name__)
-
-
-def _open_sink(store: str | Path | BatchSink | None, info: StoreInfo, resume: bool) -> tuple[Batches, Any]:
-    """What takes the batches, and what the caller reads them from."""
-    if isinstance(store, str | Path | None):
-        folder = Path(store) if store is not None else Path(tempfile.mkdtemp(prefix="oattn-"))
-        writer = StoreWriter(folder, info, resume)
-        if store is None:
-            weakref.finalize(writer.store, shutil.rmtree, folder, ignore_errors=True)
-        return writer, writer.store
-    if hasattr(store, "start"):
-        return store.start(info), store
-    if isinstance(store, AttentionStore):  # a store on disk that was opened: go on with it
-        writer = StoreWriter(store.folder, info, resume=True)
-        return writer, writer.store
-    raise InvalidInput(
-        f"Attention cannot be streamed into {type(store).__qualname__}. Give a folder, a MemoryStore, or an object "
-        "that takes batches (see oattn_hub.attention.memory.BatchSink)."
-    )
 
 
 class Recorder:
@@ -175,7 +86,7 @@ class Recorder:
             step_aside()
         elif module in self._by_module:
             self._end_loose_pass()
-            self._tap.enter(SitePass(self._next_turn(module), given=_given(args, kwargs)))
+            self._tap.enter(SitePass(self._next_turn(module), given=given_to(args, kwargs)))
 
     def _after(self, module: nn.Module, args: Args, kwargs: Kwargs, well: bool) -> None:
         if self._batch is None:
@@ -211,7 +122,7 @@ class Recorder:
             return
         self._inputs = native.arguments(module.forward, args, kwargs)
         self._calls_of, self._unrecognised, self._idle, self._not_weights = {}, {}, set(), {}
-        self._outermost = _calling_frame()
+        self._outermost = calling_frame()
         self._batch = self._batches.begin_batch()
         self._tap.open()
 
@@ -260,20 +171,20 @@ class Recorder:
 
     def _unclaimed(self, frame: FrameType, shape: Sequence[int], n_kv_heads: int) -> SitePass | None:
         """A pass for attention in a module that no adapter knows: it is a site from now on."""
-        running = _running_modules(frame, self._names)
+        running = running_modules(frame, self._names)
         if not running:
             return None
         left_out = next((m for m, _ in running if self._names[m] in self._adapter.left_out), None)
         if left_out is not None:  # named already; what it computes goes nowhere
             return SitePass(self._adapter.site_of_call(self._names[left_out], left_out, shape, n_kv_heads))
-        tokens = _given(*_arguments(running[0][1])).tokens
+        tokens = given_to(*arguments_of(running[0][1])).tokens
         choice = self._adapter.choose([module for module, _ in running], shape, tokens)
         module, call = running[choice]
         if self._loose is not None and self._loose[0] is call:
             return self._loose[1]
         self._end_loose_pass()
         sites, name = self._by_module.get(module, []), self._names[module]
-        given = _given(*_arguments(call))
+        given = given_to(*arguments_of(call))
         if sites:
             site = replace(sites[-1], name=f"{name}#{len(sites)}", turn=len(sites), layer=-1)
         else:
@@ -298,7 +209,7 @@ class Recorder:
 
     def _note_unweighted(self, frame: FrameType, shape: Sequence[int]) -> None:
         """Products that meet values without a softmax, in a module that no adapter knows."""
-        running = _running_modules(frame, self._names)
+        running = running_modules(frame, self._names)
         if running and not any(self._names[module] in self._adapter.left_out for module, _ in running):
             self._not_weights.setdefault(
                 self._names[running[0][0]],
@@ -457,18 +368,6 @@ class Recorder:
             )
 
 
-def _running_modules(frame: FrameType | None, names: Mapping[nn.Module, str]) -> list[tuple[nn.Module, FrameType]]:
-    """The model's modules with weights that run, from the inside out, each with the frame of its call."""
-    found = []
-    while frame is not None:
-        if frame.f_code is nn.Module._call_impl.__code__:
-            module = frame.f_locals["self"]
-            if module in names and next(module.parameters(), None) is not None:
-                found.append((module, frame))
-        frame = frame.f_back
-    return found
-
-
 def _holders(model: nn.Module, inside: Mapping[nn.Module, Any]) -> set[nn.Module]:
     """The model, and every module that holds an attention module."""
     held = {model}
@@ -476,51 +375,6 @@ def _holders(model: nn.Module, inside: Mapping[nn.Module, Any]) -> set[nn.Module
         if any(child in inside for child in module.modules() if child is not module):
             held.add(module)
     return held
-
-
-def _calling_frame() -> FrameType:
-    """The frame of torch that runs the hooks of the module, alive as long as the module's call is."""
-    frame = sys._getframe()
-    while frame.f_back is not None and frame.f_globals.get("__name__") != nn.Module.__module__:
-        frame = frame.f_back
-    return frame
-
-
-def _refuse_compiled(model: nn.Module) -> None:
-    if hasattr(model, "_orig_mod"):
-        raise CaptureError("A compiled model's attention cannot be seen. Capture the module that was compiled.")
-
-
-def _refuse_scripted(model: nn.Module) -> None:
-    for name, module in model.named_modules():
-        if isinstance(module, torch.jit.ScriptModule) and "softmax" in str(module.inlined_graph):
-            raise CaptureError(
-                f"{name or 'The model'} is TorchScript, which runs where its attention cannot be seen. Capture the "
-                "module that was scripted."
-            )
-
-
-def _rows(args: Args, kwargs: Kwargs) -> tuple[int, ...]:
-    """How many tokens a module is given, of each kind (text and image), with the features last or second."""
-    given = [value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor)]
-    hidden = [value for value in given if value.is_floating_point() and value.ndim > 1 and value.numel()]
-    counts = [value.numel() // value.shape[axis] for value in hidden for axis in (-1, 1)]
-    return tuple(dict.fromkeys(counts))
-
-
-def _arguments(call: FrameType) -> tuple[Args, Kwargs]:
-    """What a module is called with, from the frame of the call."""
-    return call.f_locals.get("args", ()), call.f_locals.get("kwargs", {})
-
-
-def _given(args: Args, kwargs: Kwargs) -> Given:
-    """What a module's arguments say of its tokens; all but the rows from those that can be sequences or maps only."""
-    given = [each for each in (*args, *kwargs.values()) if isinstance(each, torch.Tensor) and each.numel()]
-    hidden = [each for each in given if each.is_floating_point() and each.ndim in (3, 4)]
-    widths = [each.shape[-1 if each.ndim == 3 else 1] for each in hidden]
-    counts = [each.numel() // width for each, width in zip(hidden, widths, strict=True)]
-    facts = (counts, widths, [each.shape[0] for each in hidden])
-    return Given(_rows(args, kwargs), *(tuple(dict.fromkeys(found)) for found in facts))
 
 
 _CHANNELS = "attention between channels, not between tokens"
@@ -531,22 +385,3 @@ def _between_channels(ended: SitePass) -> bool:
     contexts, heads, queries, keys = ended.calls[0].shape
     square, rows = queries == keys, contexts * heads * queries
     return square and heads * queries in ended.given.widths and all(rows % count for count in ended.given.tokens)
-
-
-def _checked_kinds(kinds: Iterable[str]) -> tuple[str, ...]:
-    chosen = (kinds,) if isinstance(kinds, str) else tuple(dict.fromkeys(kinds))
-    if not chosen:
-        raise InvalidInput(f"No kind of attention was asked for; choose from {', '.join(KINDS)}.")
-    return tuple(_checked_choice("kind", kind, KINDS) for kind in chosen)
-
-
-def _checked_choice(what: str, value: str, choices: tuple[str, ...]) -> str:
-    if value not in choices:
-        raise InvalidInput(f"{what} is {value!r}; choose from {', '.join(choices)}.")
-    return value
-
-
-def _checked_pool(pool: int) -> int:
-    if pool < 1:
-        raise InvalidInput(f"pool is {pool}; it is a number of tokens, 1 or more.")
-    return pool
