@@ -15,6 +15,9 @@ import pytest
 
 # Some virtual machines promise AMX and then end the process at the first bfloat16 product ("Illegal instruction").
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
+# Tests ask a Hub of their own, also on a machine that is kept from asking the real one.
+for _offline in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"):
+    os.environ.pop(_offline, None)
 
 ROOT = Path(__file__).parents[1]
 DATA = Path(__file__).parent / "data"
