@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from oattn_hub.adapters.layout import MULTIHEAD, Block, Count, HeadAxis, HeadLayout
@@ -196,17 +197,19 @@ def guess_kv_heads(module: nn.Module, layout: HeadLayout | None, n_heads: int) -
 
 def _axes(module: nn.Module, path: str, part: Any, n_heads: int, width: int) -> Iterator[HeadAxis]:
     size, known = widths(part)[1], role(path)
-    blocks: dict[str, tuple[Block, ...]] = {
+    alone: dict[str, tuple[Block, ...]] = {
         "q": ("q",),
         "k": ("k",),
         "v": ("v",),
-        "kv": ("qkv",) if _interleaves(module, path, even=False) else ("k", "v"),
         "qk": ("q", "k"),
         "kv_of_head": ("q",),
-        "qkv": ("qkv",) if _interleaves(module, path, size == 3 * width) else _order(path),
     }
-    if known in blocks:
-        yield HeadAxis(path, "out", blocks[known])
+    if known in ("kv", "qkv"):
+        together = _interleaves(module, path, even=known == "qkv" and size == 3 * width)
+        apart: tuple[Block, ...] = ("k", "v") if known == "kv" else _order(path)
+        yield HeadAxis(path, "out", ("qkv",) if together else apart)
+    elif known in alone:
+        yield HeadAxis(path, "out", alone[known])
     elif size in (width, n_heads) and known != "out" and not _is_inside_a_network(module, path, size):
         yield HeadAxis(path, "out", ("q",))  # position terms and gates have a slice for every head too
 
@@ -252,9 +255,8 @@ def _interleaves(module: nn.Module, path: str, even: bool) -> bool:
     heads an axis before it splits them is believed (LeViT).
     """
     for owner in type(module).__mro__[:-2]:
-        try:
-            code = inspect.getsource(owner)
-        except (OSError, TypeError):
+        code = _source(owner)
+        if not code:
             continue
         if re.search(_SPLIT_AFTER_HEADS, code):
             return True
@@ -265,6 +267,16 @@ def _interleaves(module: nn.Module, path: str, even: bool) -> bool:
         if re.search(r"\b3,\s*(-1|(self\.)?\w*heads?)|chunk\(3|\.split\(|\.chunk\(", code):
             return False
     return even and path.rpartition(".")[2] == "query_key_value"
+
+
+# every layer of a model asks for the same few classes, and reading one means parsing its whole file
+@lru_cache(maxsize=64)
+def _source(cls: type) -> str:
+    """The source of a class; empty where there is none to read."""
+    try:
+        return inspect.getsource(cls)
+    except (OSError, TypeError):
+        return ""
 
 
 def _tables(module: nn.Module, parts: dict[str, Any], n_heads: int, width: int) -> Iterator[HeadAxis]:
@@ -311,7 +323,7 @@ def _counts(module: nn.Module, n_heads: int, width: int) -> Iterator[tuple[str, 
 
 def _split_by(module: nn.Module) -> set[str]:
     """Attributes by whose values the source code splits a fused projection, or that it divides by the heads."""
-    code = _code_after_init(type(module))
+    code = _own_code(module)
     splits = re.findall(r"\.split\((\([^()]*\)|[^()]*)", code)
     divided = re.findall(r"self\.(\w+) // self\.\w*heads?\b", code)
     return {*divided, *(name for split in splits for name in re.findall(r"self\.(\w+)", split))}
@@ -328,13 +340,14 @@ def _shapes_of(module: nn.Module) -> set[str]:
 def _config_counts(module: nn.Module, n_heads: int) -> Iterator[tuple[str, Count]]:
     """What forward reads from the module's config instead of from the module (Phi-3)."""
     config = getattr(module, "config", None)
-    for name in sorted(set(re.findall(r"self\.config\.(\w+)", _code_after_init(type(module))))):
+    for name in sorted(set(re.findall(r"self\.config\.(\w+)", _own_code(module)))):
         if re.fullmatch(_KV_HEADS, name):
             yield name, "kv_heads"
         elif re.fullmatch(_HEADS, name) and getattr(config, name, None) == n_heads:
             yield name, "heads"
 
 
+@lru_cache(maxsize=64)
 def _code_after_init(cls: type) -> str:
     """The source of a class's own methods without its constructor; empty where there is none to read."""
     methods = [method for name, method in vars(cls).items() if inspect.isfunction(method) and name != "__init__"]
@@ -342,6 +355,10 @@ def _code_after_init(cls: type) -> str:
         return "\n".join(inspect.getsource(method) for method in methods)
     except OSError:
         return ""
+
+
+def _own_code(module: nn.Module) -> str:
+    return _code_after_init(type(module).__mro__[0])
 
 
 def _joint_norms(module: nn.Module) -> Iterator[str]:

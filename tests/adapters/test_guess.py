@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+
 import pytest
 import torch
 from torch import nn
@@ -87,3 +89,20 @@ def test_a_position_bias_of_local_attention_is_cut_along() -> None:
     assert keep.chosen(torch.zeros(2, 3, 5, 5)).shape == (2, 2, 5, 5)
     assert keep.chosen(torch.zeros(6, 5, 5)).shape == (4, 5, 5)
     assert keep.chosen(torch.zeros(7, 5, 5)).shape == (7, 5, 5)
+
+
+def test_source_code_is_read_once_however_many_layers_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Attention(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.n, self.qkv, self.proj = 2, nn.Linear(8, 24), nn.Linear(8, 8)
+
+        def forward(self, x):
+            q, k, v = self.qkv(x).view(*x.shape[:2], 3, self.n, -1).permute(2, 0, 3, 1, 4)
+            return self.proj(((q @ k.mT).softmax(-1) @ v).transpose(1, 2).flatten(2))
+
+    read, layers = inspect.getsource, []
+    monkeypatch.setattr(inspect, "getsource", lambda of: layers.append(of) or read(of))
+    for _ in range(6):
+        assert guess_layout(Attention(), 2) is not None
+    assert len(layers) == len(set(layers))
