@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
+from types import FunctionType, TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
@@ -121,6 +121,32 @@ def _refuse_scripted(model: nn.Module) -> None:
                 f"{name or 'The model'} is TorchScript, which runs where its attention cannot be seen. Capture the "
                 "module that was scripted."
             )
+        for function in _scripted_functions(type(module)):
+            raise CaptureError(
+                f"{type(module).__name__} calls {function.name}, which is TorchScript and runs where its attention "
+                "cannot be seen. Capture the model with the function that was scripted."
+            )
+
+
+def _scripted_functions(kind: type[nn.Module]) -> list[torch.jit.ScriptFunction[Any, Any]]:
+    """Functions with attention in TorchScript that the methods of a class name, or functions of its file they name."""
+    found, seen = [], set()
+    left = [method for method in vars(kind).values() if isinstance(method, FunctionType)]
+    while left:
+        function = left.pop()
+        named = [function.__globals__.get(name) for name in function.__code__.co_names]
+        for value in (value for value in named if id(value) not in seen):
+            seen.add(id(value))
+            if isinstance(value, torch.jit.ScriptFunction) and _attends(value):
+                found.append(value)
+            elif isinstance(value, FunctionType) and value.__module__ == kind.__module__:
+                left.append(value)
+    return found
+
+
+def _attends(function: torch.jit.ScriptFunction[Any, Any]) -> bool:
+    graph = str(function.inlined_graph)
+    return "scaled_dot_product" in graph or ("softmax" in graph and ("matmul" in graph or "bmm" in graph))
 
 
 def _checked_kinds(kinds: Iterable[str]) -> tuple[str, ...]:

@@ -328,10 +328,9 @@ class Recorder:
                 'A flash or compiled kernel hides it: load the model with attn_implementation="sdpa" or "eager", '
                 "or name another adapter."
             )
-        hidden = sorted({name for name in self._tap.outside if "_" in name and " " not in name})
-        if hidden:
+        if self._tap.hidden:
             raise CaptureError(
-                f"The model calls {hidden[0]}, which never shows its weights. Let it compute attention with "
+                f"The model {self._tap.hidden[0]}, which never shows its weights. Let it compute attention with "
                 'scaled_dot_product_attention (attn_implementation="sdpa" in transformers) or step by step ("eager").'
             )
         if self._tap.outside:

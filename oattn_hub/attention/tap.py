@@ -33,7 +33,9 @@ Unclaimed = Callable[[FrameType, Sequence[int], int], "SitePass | None"]
 _SOFTMAX = {"softmax", "_softmax", "softmax1"}
 _FUSED = "scaled_dot_product_attention"
 _FUNCTION_OF_TORCH = "multi_head_attention_forward"
+_UNDER_VMAP = {*_SOFTMAX, _FUSED}  # there tensors show a part of their axes only
 _HIDDEN = {"flex_attention", "flash_attn_func", "flash_attn_varlen_func"}
+_KERNELS = "_scaled_dot_product"  # how the names of torch.ops.aten begin for the kernels behind the fused function
 # What mixes the weights of several heads before they meet the values.
 _LAYERS = {"linear", "conv2d", "layer_norm", "batch_norm"}
 # Where weights are multiplied with values, and what may happen to them before.
@@ -164,7 +166,8 @@ class Tap(TorchFunctionMode):
         self._read: dict[int, weakref.ref[torch.Tensor]] = {}  # values read with weights that are made of no products
         self._written = WrittenSoftmax()
         self._between = MaskTrace(MASKED_BELOW)  # masks put on while no pass is open
-        self.outside: list[str] = []  # attention that could not be placed or seen
+        self.outside: list[str] = []  # attention that could not be placed
+        self.hidden: list[str] = []  # what the model does that keeps attention from being seen
 
     def open(self) -> None:
         """Watch from now on; functions that were compiled run as they were written."""
@@ -172,6 +175,7 @@ class Tap(TorchFunctionMode):
             self._eager = torch.compiler.set_stance("force_eager")
             self._eager.__enter__()
         self.outside.clear()
+        self.hidden.clear()
         self._forget()
         _push_mode(self)
 
@@ -207,21 +211,23 @@ class Tap(TorchFunctionMode):
         self, func: Function, types: Collection[type], args: Args = (), kwargs: Kwargs | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        name = getattr(func, "__name__", "")
+        name = getattr(func, "__name__", "").partition(".")[0]  # torch.ops names the overload, too
         if self._needs_scores and name in TRACED:
             result = self._trace.run(name, func, args, kwargs)
         else:
             result = func(*args, **kwargs)
         if self._passes and self._passes[-1].idle and isinstance(result, torch.Tensor) and result.is_floating_point():
             self._passes[-1].idle = False
-        if name == _FUSED:
+        if name in _UNDER_VMAP and _is_batched(result):
+            self.hidden.append("computes attention under vmap")
+        elif name == _FUSED:
             self._fused(args, kwargs)
         elif name in _SOFTMAX:
             self._softmax(result, args, kwargs)
         elif name == _FUNCTION_OF_TORCH:
             self._function_of_torch(args, kwargs)
-        elif name in _HIDDEN:
-            self.outside.append(name)
+        elif name in _HIDDEN or name.startswith(_KERNELS):
+            self.hidden.append(f"calls {name}")
         elif name in STEPS and (ended := self._written.ended_by(name, args, kwargs, result)) is not None:
             self._softmax(result, ended, {})
         elif name in _PRODUCTS:
@@ -383,6 +389,10 @@ class Tap(TorchFunctionMode):
 
 
 _REMEMBERED = 1000  # products; they are not kept alive
+
+
+def _is_batched(result: object) -> bool:
+    return isinstance(result, torch.Tensor) and torch._C._functorch.is_batchedtensor(result)
 
 
 def _among(known: dict[int, weakref.ref[torch.Tensor]], arg: Any) -> bool:

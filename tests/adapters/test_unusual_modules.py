@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
+import warnings
 from collections.abc import Callable
 
 import numpy as np
@@ -67,6 +68,12 @@ class Dots(Own):
         q, k, v = self.split(x)
         weights = shown(torch.einsum("...id,...jd->...ij", q, k).mul(SIZE**-0.5).softmax(-1))
         return self.join(torch.einsum("...ij,...jd->...id", weights, v))
+
+
+class RawOperations(Own):
+    def forward(self, x):
+        q, k, v = self.split(x)
+        return self.join(shown(torch.ops.aten._softmax.default(self.scores(q, k), -1, False)) @ v)
 
 
 class FusedFolded(Own):
@@ -439,7 +446,7 @@ CUT = [
     *(Memory, Twice, Registers, GateOfHeads, Cosine, Sink, SinkAtTheEnd, Slots, RememberedBias),
     *(WideValues, Latent, ValuesAdded, CompiledFunction, OwnFunction, Decorated, ContextsInALoop),
 ]
-CAPTURED = [*CUT, HeadsInALoop, SelfThenCross, PartialForward, FeaturesThenHeads]
+CAPTURED = [*CUT, RawOperations, HeadsInALoop, SelfThenCross, PartialForward, FeaturesThenHeads]
 
 
 class Net(nn.Module):
@@ -590,6 +597,62 @@ class Flex(Own):
         from torch.nn.attention.flex_attention import flex_attention
 
         return self.join(flex_attention(*self.split(x)))
+
+
+class Kernel(Own):
+    """The kernel behind the fused function."""
+
+    def forward(self, x):
+        return self.join(torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(*self.split(x))[0])
+
+
+class Mapped(Own):
+    """One head of one context, mapped over both."""
+
+    def forward(self, x):
+        def one(q, k, v):
+            return (q @ k.mT).softmax(-1) @ v
+
+        return self.join(torch.vmap(torch.vmap(one))(*self.split(x)))
+
+
+class MappedFused(Own):
+    def forward(self, x):
+        return self.join(torch.vmap(functional.scaled_dot_product_attention)(*self.split(x)))
+
+
+def scripted(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    return torch.matmul(torch.softmax(torch.matmul(q, k.transpose(-2, -1)), -1), v)
+
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # TorchScript is deprecated
+    in_script = torch.jit.script(scripted)
+
+
+def through_script(q, k, v):
+    return in_script(q, k, v)
+
+
+class Scripted(Own):
+    def forward(self, x):
+        return self.join(through_script(*self.split(x)))
+
+
+HIDDEN = [
+    (Kernel, "calls _scaled_dot_product_flash_attention_for_cpu, which never shows"),
+    *((style, "computes attention under vmap, which never shows") for style in (Mapped, MappedFused)),
+    (Scripted, "Scripted calls scripted, which is TorchScript"),
+]
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")  # of vmap over the fused function
+@pytest.mark.parametrize(("style", "sentence"), HIDDEN)
+def test_attention_that_cannot_be_seen_beside_other_attention_is_refused(style: type[nn.Module], sentence: str) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(Dots(), style()).eval()
+    with torch.no_grad(), pytest.raises(oh.OattnError, match=sentence), oh.capture(model):
+        model(torch.randn(2, TOKENS, WIDTH))
 
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
