@@ -26,7 +26,7 @@ from oattn_hub.pruning.sites import all_heads, head_sites, shared_layers, weight
 from oattn_hub.pruning.surgery import cut, cut_list
 
 # Families whose heads cannot be cut, and a word of the reason they must give.
-REFUSED = {"olmo2": "normalises all heads", "timm-levit": "cache", "timm-cait": "mixed"}
+REFUSED = {"olmo2": "normalises all heads", "timm-cait": "mixed"}
 # Families that accelerate itself cannot run with offloaded weights: they read parameters of modules they do not call.
 NOT_BY_ACCELERATE = {"deberta", "deberta-v2", "transfo-xl", "siglip"}
 
