@@ -121,9 +121,10 @@ def _refuse_scripted(model: nn.Module) -> None:
                 f"{name or 'The model'} is TorchScript, which runs where its attention cannot be seen. Capture the "
                 "module that was scripted."
             )
-        for function in _scripted_functions(type(module)):
+    for kind in dict.fromkeys(type(module) for module in model.modules()):  # many layers share a class
+        for function in _scripted_functions(kind):
             raise CaptureError(
-                f"{type(module).__name__} calls {function.name}, which is TorchScript and runs where its attention "
+                f"{kind.__name__} calls {function.name}, which is TorchScript and runs where its attention "
                 "cannot be seen. Capture the model with the function that was scripted."
             )
 
@@ -131,7 +132,7 @@ def _refuse_scripted(model: nn.Module) -> None:
 def _scripted_functions(kind: type[nn.Module]) -> list[torch.jit.ScriptFunction[Any, Any]]:
     """Functions with attention in TorchScript that the methods of a class name, or functions of its file they name."""
     found, seen = [], set()
-    left = [method for method in vars(kind).values() if isinstance(method, FunctionType)]
+    left = [each for owner in kind.__mro__[:-2] for each in vars(owner).values() if isinstance(each, FunctionType)]
     while left:
         function = left.pop()
         named = [function.__globals__.get(name) for name in function.__code__.co_names]
@@ -139,7 +140,7 @@ def _scripted_functions(kind: type[nn.Module]) -> list[torch.jit.ScriptFunction[
             seen.add(id(value))
             if isinstance(value, torch.jit.ScriptFunction) and _attends(value):
                 found.append(value)
-            elif isinstance(value, FunctionType) and value.__module__ == kind.__module__:
+            elif isinstance(value, FunctionType) and value.__module__ == function.__module__:
                 left.append(value)
     return found
 

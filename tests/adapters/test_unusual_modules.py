@@ -639,10 +639,15 @@ class Scripted(Own):
         return self.join(through_script(*self.split(x)))
 
 
+class ScriptedAbove(Scripted):
+    """The function is named by the class above."""
+
+
 HIDDEN = [
     (Kernel, "calls _scaled_dot_product_flash_attention_for_cpu, which never shows"),
     *((style, "computes attention under vmap, which never shows") for style in (Mapped, MappedFused)),
     (Scripted, "Scripted calls scripted, which is TorchScript"),
+    (ScriptedAbove, "ScriptedAbove calls scripted, which is TorchScript"),
 ]
 
 
