@@ -136,7 +136,8 @@ def guess_layout(module: nn.Module, n_heads: int) -> HeadLayout | None:
     if "q" not in blocks and {"k", "v"} <= blocks:  # learned queries, as poolers have them
         axes += list(_learned_queries(module, parts, width))
         blocks |= {block for axis in axes for block in axis.blocks}
-    norms = tuple(norm for axis in axes for norm in _batch_norms(module, axis, parts))
+    norms = [norm for axis in axes for norm in _batch_norms(module, axis, parts)]
+    norms += _own_convolutions(module, axes, parts, n_heads)
     known = {"q", "k", "v"} <= blocks or "qkv" in blocks or "kv_of_head" in {role(axis.path) for axis in axes}
     return HeadLayout(
         output=HeadAxis(output, "in"),
@@ -144,7 +145,7 @@ def guess_layout(module: nn.Module, n_heads: int) -> HeadLayout | None:
         counts={path: count for path, count in _counts(module, n_heads, width) if mine(path)},
         config_counts=dict(_config_counts(module, n_heads)),
         behaviours=("fixed_width",),
-        head_arguments=tuple(name for name in _POSITION_ARGUMENTS if name in _parameters(module)),
+        head_arguments=tuple(name for name in _POSITION_ARGUMENTS if _has_planes(module, name)),
         joint_norms=tuple(filter(mine, _joint_norms(module))),
         refusal="" if known else "its query, key and value projections have names that are not known",
     )
@@ -185,13 +186,12 @@ def guess_kv_heads(module: nn.Module, layout: HeadLayout | None, n_heads: int) -
         return None
     head_dim = widths(parts[layout.output.path])[0] // n_heads
     for axis in layout.projections:
-        size = widths(parts[axis.path])[1] if axis.path in parts else 0
-        if axis.blocks == ("v",) and size % head_dim == 0 and size:
-            return size // head_dim
-        if axis.blocks == ("k", "v") and size % (2 * head_dim) == 0 and size:
-            return size // (2 * head_dim)
-        if len(axis.blocks) == 3 and (size // head_dim - n_heads) % 2 == 0:
-            return (size // head_dim - n_heads) // 2 or None
+        slices = widths(parts[axis.path])[1] / head_dim if axis.path in parts else 0
+        beside = n_heads if len(axis.blocks) == 3 else 0  # slices of queries
+        if beside or axis.blocks in (("v",), ("k", "v")):
+            found = (slices - beside) / (1 if axis.blocks == ("v",) else 2)
+            if found in range(1, n_heads + 1) and n_heads % found == 0:  # wider: an MLP lies beside them
+                return int(found)
     return None
 
 
@@ -212,6 +212,19 @@ def _axes(module: nn.Module, path: str, part: Any, n_heads: int, width: int) -> 
         yield HeadAxis(path, "out", alone[known])
     elif size in (width, n_heads) and known != "out" and not _is_inside_a_network(module, path, size):
         yield HeadAxis(path, "out", ("q",))  # position terms and gates have a slice for every head too
+    elif known is None and size % n_heads == 0 and (block := _viewed_by_heads(module, path)):
+        yield HeadAxis(path, "out", (block,))
+
+
+def _viewed_by_heads(module: nn.Module, path: str) -> Block | None:
+    """Whether the source code gives what this projection computes an axis of heads, and on which side of the rest."""
+    given = re.search(rf"(\w+) = self\.{re.escape(path)}\(", code := _own_code(module))
+    if given is None:
+        return None
+    shapes = re.findall(rf"\b{given[1]}\.(?:view|reshape)\(\s*([^\n]*)", code[given.end() :])
+    if any(re.search(r"heads, ?(-1|(self\.)?\w*dim)\)", shape) for shape in shapes):
+        return "q"
+    return "woven" if any(re.search(r", ?(self\.)?\w*heads\)", shape) for shape in shapes) else None
 
 
 def _is_inside_a_network(module: nn.Module, path: str, size: int) -> bool:
@@ -231,6 +244,21 @@ def _batch_norms(module: nn.Module, axis: HeadAxis, parts: dict[str, Any]) -> It
             for tensor in ("weight", "bias", "running_mean", "running_var"):
                 if getattr(part, tensor, None) is not None:
                     yield HeadAxis(f"{owner}.{name}.{tensor}", 0, axis.blocks)
+
+
+def _own_convolutions(
+    module: nn.Module, axes: Sequence[HeadAxis], parts: dict[str, Any], n_heads: int
+) -> Iterator[HeadAxis]:
+    """Convolutions of every feature, or every head, for itself: they have a slice of what they follow."""
+    known: dict[int, tuple[Block, ...]] = {n_heads: ("h",)}
+    known |= {widths(parts[axis.path])[1]: axis.blocks for axis in axes if axis.axis == "out" and axis.path in parts}
+    for path, part in module.named_modules():
+        channels = getattr(part, "groups", 1)
+        alone = channels > 1 and part.in_channels == part.out_channels == channels
+        if alone and channels in known:
+            for tensor in ("weight", "bias"):
+                if getattr(part, tensor, None) is not None:
+                    yield HeadAxis(f"{path}.{tensor}", 0, known[channels])
 
 
 def _order(path: str) -> tuple[Block, ...]:
@@ -281,7 +309,8 @@ def _source(cls: type) -> str:
 
 def _tables(module: nn.Module, parts: dict[str, Any], n_heads: int, width: int) -> Iterator[HeadAxis]:
     """Parameters of their own with an entry for every head: position tables, sinks, scales."""
-    of_parts = {f"{path}.{name}" for path in parts for name in ("weight", "bias")}
+    convolutions = [path for path, part in module.named_modules() if hasattr(part, "kernel_size")]
+    of_parts = {f"{path}.{name}" for path in (*parts, *convolutions) for name in ("weight", "bias")}
     for path, value in [*module.named_parameters(), *module.named_buffers()]:
         numbers = value.is_floating_point() and not re.search(r"norm|(^|\.)bn\.|inv_freq|rotary", path, re.IGNORECASE)
         if path in of_parts or not numbers:
@@ -289,6 +318,8 @@ def _tables(module: nn.Module, parts: dict[str, Any], n_heads: int, width: int) 
         axes = [axis for axis, size in enumerate(value.shape) if size == n_heads]
         if tuple(value.shape[-2:]) == (n_heads, width // n_heads):  # also where a head is as wide as there are heads
             axes = [value.ndim - 2]
+        if len(axes) == 2 and re.search(rf"self\.{re.escape(path)}\[:", _own_code(module)):
+            axes = axes[:1]  # as many entries as there are heads, and the code looks them up on the other axis
         if len(axes) == 1:
             yield HeadAxis(path, axes[0], ("h",))
         elif value.ndim == 1 and value.shape[0] == width and re.search(r"(^|[._])[qv]_bias$", path):
@@ -370,8 +401,10 @@ def _joint_norms(module: nn.Module) -> Iterator[str]:
             yield path
 
 
-def _parameters(module: nn.Module) -> list[str]:
-    return list(inspect.signature(module.forward).parameters)
+def _has_planes(module: nn.Module, argument: str) -> bool:
+    """Whether forward takes this argument and adds it; what it multiplies with queries are vectors of no head."""
+    taken = argument in inspect.signature(module.forward).parameters
+    return taken and not re.search(rf"(matmul|bmm|einsum)\([^\n]*\b{argument}\b", _own_code(module))
 
 
 def _is_torch_attention(module: nn.Module) -> bool:

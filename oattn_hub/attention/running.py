@@ -52,5 +52,6 @@ def given_to(args: Args, kwargs: Kwargs) -> Given:
     hidden = [each for each in given if each.is_floating_point() and each.ndim in (3, 4)]
     widths = [each.shape[-1 if each.ndim == 3 else 1] for each in hidden]
     counts = [each.numel() // width for each, width in zip(hidden, widths, strict=True)]
-    facts = (counts, widths, [each.shape[0] for each in hidden])
+    # contexts of the first alone: vectors between tokens have as many "contexts" as there are tokens
+    facts = (counts, widths, [each.shape[0] for each in hidden[:1]])
     return Given(_rows(args, kwargs), *(tuple(dict.fromkeys(found)) for found in facts))

@@ -156,7 +156,8 @@ def _by_itself(
     with it. So its features are masked and its attention is changed: nothing else may change. Then the same with all
     other heads.
     """
-    others = [(site.layer, head) for site in sites for head in range(site.n_heads) if (site.layer, head) not in heads]
+    known = [(site.layer, head) for site in sites if site.described for head in range(site.n_heads)]
+    others = [head for head in known if head not in heads]
     for some in (list(heads), others):
         modules = {site.module for site in sites if heads_of(site.layer, some)}
         with torch.no_grad(), ablated(sites, some, reverse=True) as changed:

@@ -118,6 +118,8 @@ def _keep(module: Any, name: str, axis: int, ranges: Sequence[Sequence[int]], do
         module.out_features, module.in_features = data.shape
     elif name == "weight" and hasattr(module, "nf"):  # transformers' Conv1D keeps its weight transposed
         module.nx, module.nf = data.shape
+    elif name == "weight" and axis == 0 and getattr(module, "groups", 1) == size > 1:  # a convolution of each feature
+        module.groups = module.in_channels = module.out_channels = len(data)
 
 
 def _forget_cached(module: nn.Module) -> None:
@@ -298,12 +300,16 @@ class _NarrowReshapes(TorchFunctionMode):
         if func in (torch.Tensor.reshape, torch.Tensor.view) and not kwargs and len(args) > 1:
             shape = args[1:] if isinstance(args[1], int) else tuple(args[1])
             if all(isinstance(size, int) for size in shape):
-                args = (args[0], *self.corrected(args[0].numel(), shape))
+                args = (args[0], *self.corrected(tuple(args[0].shape), shape))
         return func(*args, **(kwargs or {}))
 
-    def corrected(self, numel: int, shape: tuple[int, ...]) -> tuple[int, ...]:
-        if -1 in shape[:-1] and shape[-2] == self.n_heads and shape[-1] in self.changes:  # (..., heads, width // heads)
+    def corrected(self, given: tuple[int, ...], shape: tuple[int, ...]) -> tuple[int, ...]:
+        numel, width = math.prod(given), self.n_heads * self.head_dim
+        of_a_head = self.changes.get(shape[-1]) == self.head_dim  # (..., heads, width // heads)
+        if -1 in shape[:-1] and shape[-2] == self.n_heads and of_a_head:
             return (*shape[:-1], self.head_dim)
+        if -1 in shape[:-1] and given[-2:] == (self.n_heads, self.head_dim) and self.changes.get(shape[-1]) == width:
+            return (*shape[:-1], width)
         if _fits(numel, shape):
             return shape
         wide = [axis for axis in reversed(range(len(shape))) if shape[axis] in self.changes]

@@ -31,7 +31,7 @@ def cut_list(model: nn.Module, heads: Collection[Head], adapter: Adapter | str |
     chosen = check_heads(sites, heads)
     check_plain(sites)
     cuts: CutList = {"version": 2, **{kind: [] for kind in _KINDS}}
-    for sharing in _by_weights(sites):
+    for sharing in _by_weights([site for site in sites if site.described or heads_of(site.layer, chosen)]):
         removed = _common_heads(sharing, chosen)
         if removed:
             for site in {id(site.module): site for site in sharing}.values():
