@@ -92,6 +92,12 @@ def planes_of(store: Any) -> list[Any]:
     return [plane for group in groups for plane in np.moveaxis(group, 2, 0)]
 
 
+def means_of_layers(planes: Sequence[Any], head_counts: set[int]) -> list[Any]:
+    """The mean over the heads of every layer: some models return it once for each head (WavLM)."""
+    parts = [planes[start : start + count] for count in head_counts for start in range(0, len(planes), count)]
+    return [np.mean(part, axis=0) for part in parts if len({plane.shape for plane in part}) == 1]
+
+
 def missing_products(products: Sequence[torch.Tensor], planes: Sequence[Any], head_counts: set[int]) -> int:
     """How many products have a head that is not in the store; calls of one shape may be there as their mean."""
     among_tokens = [product for product in products if not _within_tokens(product, planes)]
