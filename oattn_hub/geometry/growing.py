@@ -6,7 +6,7 @@ what is equal up to its error is treated alike or put in an order that comes fro
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,6 +30,7 @@ MEDIANS = ("off_diagonal", "published")
 # times larger), and relative to the largest (rounding of the eigenvectors).
 _ERROR = 1e-7
 _ROUNDING = 1e-14
+_SORTED = 1 << 12  # pairs that are put in order together, at first
 
 Matrix = NDArray[np.float64]
 Labels = NDArray[np.intp]
@@ -95,63 +96,74 @@ def _levels(part: Component, content: Matrix, constant: float) -> list[Labels]:
     levels = [labels]
     time = 1.0
     while labels.max() > 0:
-        distances = _between_clusters(part.geometry.relative_distances(time), labels)
-        labels = _join(distances, canonical_ranks(*content_of_folders(content, labels)), constant)[labels]
+        gaps = _between_clusters(part.geometry.relative_coordinates(time), labels)
+        labels = _join(gaps, canonical_ranks(*content_of_folders(content, labels)), constant)[labels]
         levels.append(labels)
         time *= 2.0
     return levels
 
 
-def _between_clusters(distances: Matrix, labels: Labels) -> Matrix:
-    """Mean distance between the members of each two clusters, in a time that grows with the pairs of points."""
-    sizes = np.bincount(labels)
-    if len(sizes) == len(labels):
-        return distances  # every point is a cluster, in order
-    order, starts = np.argsort(labels, kind="stable"), np.cumsum(sizes) - sizes
-    rows = np.empty((len(sizes), len(labels)))
-    for cluster, members in enumerate(np.split(order, starts[1:])):
-        rows[cluster] = distances[members].sum(axis=0)
-    return np.asarray(np.add.reduceat(rows[:, order], starts, axis=1) / np.outer(sizes, sizes))
+def _between_clusters(coordinates: Matrix, labels: Labels) -> Matrix:
+    """Mean distance between the members of each two clusters, pairs in the order (0, 1), (0, 2), …
 
-
-def _join(distances: Matrix, ranks: Labels, constant: float) -> Labels:
-    """One level: the new cluster of each point.
-
-    Pairs are visited from the closest on, while closer than the median; equally close ones in the order of ``ranks``.
-    Two free points join. A free point joins a cluster of size s when closer to the visited member than
-    median / constant * 2^(1 - s). Where no pair is closer than the median, all points that are linked by the smallest
-    distance join.
+    In a time that grows with the pairs of points, and without the memory of a distance for each.
     """
-    n = len(distances)
-    gaps = distances[np.tri(n, k=-1, dtype=bool).T]  # row by row, the pairs i < j
+    sizes = np.bincount(labels)
+    n_points, n_coordinates = coordinates.shape
+    points = np.zeros((-(-n_coordinates // 4) * 4, n_points))
+    points[:n_coordinates] = coordinates[np.argsort(labels, kind="stable")].T
+    means = np.empty(len(sizes) * (len(sizes) - 1) // 2)
+    kernels.compiled(kernels.mean_distances)(points, np.concatenate([[0], np.cumsum(sizes)]), means)
+    return means
+
+
+def _join(gaps: Matrix, ranks: Labels, constant: float) -> Labels:
+    """One level: the new cluster of each point, by the distances of all pairs.
+
+    Pairs are visited from the closest on, while closer than the median. Two free points join. A free point joins a
+    cluster of size s when closer to the visited member than median / constant * 2^(1 - s). Where no pair is closer
+    than the median, all points that are linked by the smallest distance join.
+    """
+    n = len(ranks)
     limit = float(np.median(gaps))
     error = _ERROR * limit + _ROUNDING * float(gaps.max())
-    near = np.flatnonzero(gaps < limit - error)
-    if not len(near):
-        return connected(distances <= gaps.min() + error)
-    first, second = _pairs(near, n)
-    gaps = gaps[near]
-    order = _closest_first(gaps, ranks[first], ranks[second], error)
-    home = np.arange(n)
-    kernels.compiled(kernels.join_closest)(first[order], second[order], gaps[order], limit / constant, error, home)
+    if not gaps.min() < limit - error:
+        return connected(_links(gaps <= gaps.min() + error, n))
+    home, sizes, free = np.arange(n), np.ones(n, dtype=np.int64), np.ones(n, dtype=np.bool_)
+    for pairs in _closest_first(gaps, ranks, limit, error, free):
+        kernels.compiled(kernels.join_closest)(*pairs, limit / constant, error, home, sizes, free)
     return np.asarray(np.unique(home, return_inverse=True)[1], dtype=np.intp)
 
 
-def _pairs(places: Labels, n: int) -> tuple[Labels, Labels]:
-    """Both points of the pairs at these places of the list (0, 1), (0, 2), … of all pairs of n points."""
-    starts = np.concatenate([[0], np.cumsum(np.arange(n - 1, 0, -1))])  # where the pairs of each first point begin
-    first = np.searchsorted(starts, places, side="right") - 1
-    return first, places - starts[first] + first + 1
+def _links(pairs: NDArray[np.bool_], n: int) -> NDArray[np.bool_]:
+    """(n, n) whether two of n points are linked, from all pairs in their order."""
+    links = np.eye(n, dtype=np.bool_)
+    links[np.triu_indices(n, k=1)] = pairs
+    return links | links.T
 
 
-def _closest_first(gaps: Matrix, first: Labels, second: Labels, error: float) -> Labels:
-    """The order of pairs by falling closeness, equally close ones by the ranks of their points."""
-    order = np.argsort(gaps, kind="stable")
-    groups = tied(gaps[order], error)
-    same = np.flatnonzero(np.bincount(groups)[groups] > 1)
-    low, high = np.minimum(first, second)[order[same]], np.maximum(first, second)[order[same]]
-    order[same] = order[same[np.lexsort((high, low, groups[same]))]]
-    return order
+def _closest_first(
+    gaps: Matrix, ranks: Labels, limit: float, error: float, free: NDArray[np.bool_]
+) -> Iterator[tuple[Labels, Labels, Matrix]]:
+    """Both points and the gap of the pairs closer than the limit, equally close ones by the ranks of their points.
+
+    Some at a time, and only while a point is free, those of free points: the last few join late, and to put all pairs
+    in order for them would take longer than everything else.
+    """
+    ranked = np.sort(gaps[gaps < limit - error])
+    least = ranked[np.append(True, np.diff(ranked) > error)]  # the smallest gap of each group of equally close pairs
+    begin, count = 0, _SORTED
+    while begin < len(least) and free.any():
+        end = np.searchsorted(least, ranked[min(count, len(ranked) - 1)], side="right")
+        until = least[end] if end < len(least) else limit - error
+        first, second, chosen = kernels.compiled(kernels.pairs_of_free)(gaps, free, least[begin], until)
+        order = np.argsort(chosen)
+        groups = np.searchsorted(least, chosen[order], side="right")
+        same = np.flatnonzero(np.bincount(groups)[groups] > 1)
+        one, other = ranks[first[order[same]]], ranks[second[order[same]]]
+        order[same] = order[same[np.lexsort((np.maximum(one, other), np.minimum(one, other), groups[same]))]]
+        yield first[order], second[order], chosen[order]
+        begin, count = int(end), 4 * count
 
 
 def binary_tree(affinity: ArrayLike, *, normalisation: str = "density", content: Matrix | None = None) -> PartitionTree:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,10 +18,11 @@ from oattn_hub.lazy import require
 Floats = NDArray[np.floating[Any]]
 Doubles = NDArray[np.float64]
 Ints = NDArray[np.int64]
+Result = TypeVar("Result")
 
 
 @cache
-def compiled(function: Callable[..., None]) -> Callable[..., None]:
+def compiled(function: Callable[..., Result]) -> Callable[..., Result]:
     """The machine code of a kernel, kept on disk where there is a place for it."""
     require("numba", what="Organising heads")
     import numba
@@ -29,7 +30,7 @@ def compiled(function: Callable[..., None]) -> Callable[..., None]:
     # sums may be reordered (that is what makes them vector code); NaN keeps its meaning
     options: dict[str, Any] = {"nogil": True, "fastmath": {"reassoc", "nsz", "contract"}}
     try:
-        kernel: Callable[..., None] = numba.njit(cache=True, **options)(function)
+        kernel: Callable[..., Result] = numba.njit(cache=True, **options)(function)
     except RuntimeError:  # neither the package's folder nor the user's cache can be written
         kernel = numba.njit(**options)(function)
     return kernel
@@ -262,15 +263,89 @@ def add_present_distances(rows: Doubles, out: Doubles) -> None:
             out[i, j] += total
 
 
-def join_closest(first: Ints, second: Ints, gaps: Doubles, limit: float, error: float, home: Ints) -> None:
+def mean_distances(points: Doubles, starts: Ints, out: Doubles) -> None:
+    """out = mean distance between the members of each two clusters, pairs in the order (0, 1), (0, 2), …
+
+    points are (coordinates, points), those of a cluster side by side, from ``starts`` on to the start of the next;
+    the number of coordinates is a multiple of 4.
+    """
+    n_coordinates, n_points = points.shape
+    squares, sums = np.empty(n_points), np.empty(n_points)
+    pair = 0
+    for i in range(len(starts) - 2):
+        after = starts[i + 1]
+        later = n_points - after  # points of later clusters; slices of them, because an index from 0 on is vector code
+        total, square = sums[:later], squares[:later]
+        total[:] = 0.0
+        for point in range(starts[i], after):
+            square[:] = 0.0
+            for c in range(0, n_coordinates, 4):  # together: the sums are then read and written less often
+                here0, here1, here2, here3 = (
+                    points[c, point],
+                    points[c + 1, point],
+                    points[c + 2, point],
+                    points[c + 3, point],
+                )
+                line0, line1 = points[c, after:], points[c + 1, after:]
+                line2, line3 = points[c + 2, after:], points[c + 3, after:]
+                for other in range(later):
+                    gap0, gap1 = line0[other] - here0, line1[other] - here1
+                    gap2, gap3 = line2[other] - here2, line3[other] - here3
+                    square[other] += gap0 * gap0 + gap1 * gap1 + gap2 * gap2 + gap3 * gap3
+            for other in range(later):
+                total[other] += np.sqrt(square[other])
+        for j in range(i + 1, len(starts) - 1):
+            size = starts[j + 1] - starts[j]
+            mean = 0.0
+            for other in range(size):
+                mean += total[starts[j] - after + other]
+            out[pair] = mean / ((after - starts[i]) * size)
+            pair += 1
+
+
+def pairs_of_free(gaps: Doubles, free: NDArray[np.bool_], least: float, limit: float) -> tuple[Ints, Ints, Doubles]:
+    """Both points and the gap of the pairs of which one is free at least, and whose gap is from ``least`` to ``limit``.
+
+    ``gaps`` has all pairs in the order (0, 1), (0, 2), …
+    """
+    n = len(free)
+    count, start = 0, 0
+    for i in range(n):
+        others, row = free[i + 1 :], gaps[start : start + n - 1 - i]
+        start += n - 1 - i
+        for j in range(len(row)):
+            count += (free[i] | others[j]) & (row[j] >= least) & (row[j] < limit)
+    first, second, chosen = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.int64), np.empty(count)
+    place, start = 0, 0
+    for i in range(n):
+        others, row = free[i + 1 :], gaps[start : start + n - 1 - i]
+        start += n - 1 - i
+        for j in range(len(row)):
+            if (free[i] or others[j]) and least <= row[j] < limit:
+                first[place], second[place], chosen[place] = i, i + 1 + j, row[j]
+                place += 1
+    return first, second, chosen
+
+
+def join_closest(
+    first: Ints,
+    second: Ints,
+    gaps: Doubles,
+    limit: float,
+    error: float,
+    home: Ints,
+    size: Ints,
+    free: NDArray[np.bool_],
+) -> None:
     """Join points, visited in pairs, into clusters: ``home`` comes as 0, 1, … and leaves as each point's cluster.
 
-    Two free points join; a free point joins a cluster of size s when its gap is below limit * 2^(1 - s).
+    Two free points join; a free point joins a cluster of size s when its gap is below limit * 2^(1 - s). ``size`` of
+    the clusters comes as ones, ``free`` as all true; more pairs may follow in another call.
     """
-    left = len(home)
-    size = np.ones(left, dtype=np.int64)
-    free = np.ones(left, dtype=np.bool_)
+    left = free.sum()
     for pair in range(len(gaps)):
+        if left == 0:
+            break
         i, j = first[pair], second[pair]
         if not free[i]:
             i, j = j, i
@@ -280,5 +355,3 @@ def join_closest(first: Ints, second: Ints, gaps: Doubles, limit: float, error: 
         home[i] = home[j]
         size[home[j]] += 1
         free[i] = free[j] = False
-        if left == 0:
-            break

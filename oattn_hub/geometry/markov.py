@@ -38,14 +38,14 @@ class Diffusion:
         """(n, n) diffusion distances at time ``t``."""
         return _distances(self.coordinates(t))
 
-    def relative_distances(self, t: float = 1.0) -> Matrix:
-        """The same in units of the slowest decay, so that late times differ as clearly as early ones.
+    def relative_coordinates(self, t: float = 1.0) -> Matrix:
+        """(n, k - 1) the same without the first, in units of the slowest decay.
 
-        Eigenvalues that are zero but for rounding count as zero.
+        So late times differ as clearly as early ones. Eigenvalues that are zero but for rounding count as zero.
         """
         values = np.where(self.values[1:] > NEGLIGIBLE, self.values[1:], 0.0)
         slowest = values.max(initial=0.0)
-        return _distances(self.vectors[:, 1:] * (values / (slowest or 1.0)) ** t)
+        return np.asarray(self.vectors[:, 1:] * (values / (slowest or 1.0)) ** t)
 
 
 @dataclass(frozen=True)

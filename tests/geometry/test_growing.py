@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from oattn_hub.errors import InvalidInput
-from oattn_hub.geometry import PartitionTree, binary_tree, cosine_affinity, flexible_tree, growing
+from oattn_hub.geometry import PartitionTree, binary_tree, cosine_affinity, flexible_tree, growing, kernels
 from oattn_hub.geometry.published import between_clusters
 
 Matrix = NDArray[np.float64]
@@ -108,10 +108,45 @@ def test_means_between_clusters_are_the_same_as_by_matrices_and_grow_with_the_pa
     distances = np.linalg.norm(points[:, None] - points[None], axis=2)
     for labels in (np.arange(60), np.sort(rng.integers(0, 9, 60)), rng.permutation(np.repeat(np.arange(20), 3))):
         dense = np.unique(labels, return_inverse=True)[1]
-        np.testing.assert_allclose(growing._between_clusters(distances, dense), between_clusters(distances, dense))
+        expected = between_clusters(distances, dense)
+        np.testing.assert_allclose(
+            growing._between_clusters(points, dense), expected[np.triu_indices_from(expected, 1)]
+        )
 
 
-def test_pairs_are_found_from_their_place_in_the_list() -> None:
-    first, second = np.triu_indices(7, k=1)
-    found = growing._pairs(np.arange(21), 7)
-    np.testing.assert_array_equal(found, (first, second))
+def test_pairs_of_free_points_are_found_in_the_list_of_all_pairs() -> None:
+    gaps, free = np.arange(21.0), np.array([False, True, False, False, False, True, False])
+    first, second, chosen = kernels.compiled(kernels.pairs_of_free)(gaps, free, 3.0, 20.0)
+    expected = [
+        (i, j, gap)
+        for i, j, gap in zip(*np.triu_indices(7, k=1), gaps, strict=True)
+        if (free[i] or free[j]) and 3.0 <= gap < 20.0
+    ]
+    assert [*zip(first, second, chosen, strict=True)] == expected
+
+
+@given(st.sampled_from(KINDS), st.integers(2, 40), st.integers(0, 1000))
+def test_the_tree_does_not_depend_on_how_many_pairs_are_put_in_order_together(kind: str, n: int, seed: int) -> None:
+    affinity = affinity_of(kind, n, seed)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(growing, "_SORTED", 1)
+        one_by_one = flexible_tree(affinity)
+    assert np.array_equal(flexible_tree(affinity).labels, one_by_one.labels)
+
+
+def test_a_point_far_from_all_is_left_to_the_last_pairs() -> None:
+    """Its pairs, the only ones that still matter when most points have joined, are visited as among all others."""
+    rng = np.random.default_rng(1)
+    points = np.concatenate([rng.standard_normal((40, 2)), [[4.0, 4.0]], rng.standard_normal((40, 2)) + 8])
+    gaps = np.linalg.norm(points[:, None] - points[None], axis=2)[np.triu_indices(81, k=1)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(growing, "_SORTED", 16)
+        some_at_a_time = growing._join(gaps, np.arange(81), 1.0)
+    assert np.array_equal(growing._join(gaps, np.arange(81), 1.0), some_at_a_time)
+
+
+def test_where_no_pair_is_closer_than_the_median_the_closest_join() -> None:
+    gaps = np.array([2.0, 1.0, 2.0, 2.0, 2.0, 2.0])  # 0 and 2 are closest, by less than most pairs tell
+    assert growing._join(np.full(6, 2.0), np.arange(4), 1.0).tolist() == [0, 0, 0, 0]
+    joined = growing._join(gaps, np.arange(4), 1.0)
+    assert joined[0] == joined[2]
