@@ -62,6 +62,12 @@ def _promise(plan: PruningPlan, cost: Cost) -> str:
     if not plan.heads:
         return f"No plan was shown to keep the budget of {how['unit_of_budget']}, so no head goes."
     worst = max(cost["lengths"], key=lambda look: float(look["upper"]))
+    if plan.healing or worst["upper"] > how["max_loss_increase"]:  # other weights, or other inputs, than were searched
+        holds = "holds" if worst["upper"] <= how["max_loss_increase"] else "was NOT shown to hold"
+        return (
+            f"As it is now, the budget of {how['unit_of_budget']} {holds} on inputs like these with 95 % confidence: "
+            f"the cost is at most {amount(worst, 'upper')}"
+        )
     return (
         f"The budget of {how['unit_of_budget']} holds on inputs like these with 95 % confidence: at most "
         f"{amount(worst, 'upper')} ({how['verifications']} plans tested from few heads to many, each once)"

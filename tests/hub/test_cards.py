@@ -19,6 +19,7 @@ from oattn_hub.hub.checkpoint_card import _head_map
 from oattn_hub.hub.push import write_checkpoint_card
 from oattn_hub.local_hub import LocalHub
 from oattn_hub.pruning import PruningPlan
+from oattn_hub.pruning.costs import PruningResult, saving_rows
 from oattn_hub.pruning.words import weights_words
 from oattn_hub.report.evaluation import Curve, EvaluationSection, MetricInfo, ScoreResult
 
@@ -265,6 +266,35 @@ def test_the_first_sentence_of_a_checkpoint_says_the_cost_and_the_lengths_it_hol
     assert text.count("95 % interval over inputs 0.00 % to 0.60 %") == 1  # the same cost was told twice
     unmeasured = checkpoint_card(tmp_path, score="haar", chosen_by={"fraction": 0.25}, evaluations=0, cost=None).text
     assert "(25.0 %), by a plan whose cost was not measured." in unmeasured
+
+
+def test_a_healed_checkpoint_keeps_its_budget_only_where_it_was_measured_to(tmp_path: Path) -> None:
+    """ "The budget of 0.01 holds with 95 % confidence: at most 0.0124" was said, of other weights than were tested."""
+    look = {"metric": "divergence", "title": "KL", "before": 0.0, "after": 0.009, "inputs": "b" * 64, "n_inputs": 9,
+            "verified_on": "text", "increase": 0.009, "low": 0.008, "high": 0.01, "tokens": 128}  # fmt: skip
+    how = {"max_loss_increase": 0.01, "metric": "divergence", "unit_of_budget": "0.01 of KL", "verifications": 5}
+    healing = {"parameters": 10, "trained": "projections", "trained_on": "text", "steps": 12, "seconds": 30.0,
+               "before": 0.0072, "after": 0.005}  # fmt: skip
+
+    def card(upper: float) -> str:
+        cost = {**look, "upper": upper, "lengths": [{**look, "upper": upper}]}
+        kept = {"chosen_by": how, "evaluations": 7, "cost": cost, "healing": healing}
+        return checkpoint_card(tmp_path, score="search", **kept).text
+
+    over, within = card(0.0124), card(0.0095)
+    assert "budget of 0.01 of KL was NOT shown to hold on inputs like these with 95 % confidence: the cost is" in over
+    assert "budget of 0.01 of KL holds on inputs like these with 95 % confidence: the cost is at most 0.0095" in within
+    assert "plans tested" not in over + within  # the tests were of the weights before the training
+
+
+def test_a_latency_within_the_noise_of_the_machine_is_no_saving() -> None:
+    """2 of 72 heads were said to be 20 % of the time, on a machine that other people used."""
+    sizes = PruningResult(72, 70, 100, 99, seconds_before=0.12, seconds_after=0.096)
+    noisy = replace(sizes, seconds_change_low=-0.4, seconds_change_high=0.1)
+    clear = replace(sizes, seconds_change_low=-0.3, seconds_change_high=-0.1)
+    assert [saving_rows(result)[-1].change for result in (sizes, noisy, clear)] == [
+        "-20.0 %", "-20.0 %, within its noise", "-20.0 %",
+    ]  # fmt: skip
 
 
 def test_a_checkpoint_that_was_not_loaded_again_makes_no_promise(tmp_path: Path) -> None:
