@@ -128,7 +128,12 @@ class Bench:
         kinds = self.question.kinds
         if len(kinds) == 1 or not heads:
             return kinds[0] if len(kinds) == 1 else "none"
-        return min(reversed(kinds), key=lambda kind: self.judge.increase(heads, self.compensator.of_kind(kind)))
+        costs: dict[Kind, float] = {}
+        for kind in reversed(kinds):
+            self.question.progress("trials", len(costs), len(kinds))
+            costs[kind] = self.judge.increase(heads, self.compensator.of_kind(kind))
+        self.question.progress("trials", len(kinds), len(kinds))
+        return min(costs, key=costs.__getitem__)
 
     def bounds(self, heads: Removed, compensator: Compensator) -> list[float]:
         """The one-sided bound of the cost on the verification inputs, for each length."""
@@ -136,8 +141,12 @@ class Bench:
 
     def cost(self, heads: Removed, compensator: Compensator) -> Cost:
         """What a plan says about its cost: all of it measured on this very set, with these very weights."""
+        self.question.progress("cost", 0, 2)
         verified = self._looks(self.check, self.roles.check, heads, compensator)
-        return self._cost(verified, self._looks(self.last, self.roles.last, heads, compensator))
+        self.question.progress("cost", 1, 2)
+        last = self._looks(self.last, self.roles.last, heads, compensator)
+        self.question.progress("cost", 2, 2)
+        return self._cost(verified, last)
 
     def cost_of(self, student: LoadedModel) -> Cost:
         """The same of a model that is cut already, as it is: what it answers on the same inputs."""

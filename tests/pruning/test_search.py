@@ -388,6 +388,16 @@ def test_the_search_never_sees_what_verifies_it(report: Report, loud_bert: Any) 
         assert plan.compensation["inputs"] == CalibrationInputs(tuple(data[0:10:2]), "").fingerprint
 
 
+@pytest.mark.parametrize("wish", [{"heads": [(0, 1)]}, {"fraction": 0.2, "score": "haar"}])
+def test_a_plan_without_a_search_tells_how_far_it_is_too(report: Report, loud_bert: Any, wish: dict[str, Any]) -> None:
+    """`oattn prune RUN --heads 0.1` measured for two minutes and said nothing."""
+    said: list[tuple[str, int, int]] = []
+    report.plan(**wish, model=loud_bert, data=batches(18), progress=lambda *step: said.append(step))
+    assert [step for step in said if step[0] == "cost"] == [("cost", 0, 2), ("cost", 1, 2), ("cost", 2, 2)]
+    assert said[0][0] == "trials"
+    assert ("trials", said[0][2], said[0][2]) in said
+
+
 def test_plans_keep_floors(report: Report, loud_bert: Any) -> None:
     plan = report.plan(max_loss_increase=9, model=loud_bert, data=batches(18), min_heads_per_layer=3)
     assert len(plan.heads) == 3
