@@ -245,5 +245,8 @@ def _hub_commit(repo_id: str, options: LoadOptions) -> str | None:
             )
         except Exception:  # no connection, no such repo, no right: loading the model will say which
             pass
-    cached = try_to_load_from_cache(repo_id, "config.json", cache_dir=options.get("cache_dir"), revision=revision)
+    try:
+        cached = try_to_load_from_cache(repo_id, "config.json", cache_dir=options.get("cache_dir"), revision=revision)
+    except ValueError:  # no name that the Hub could have: loading the model will say so
+        return None
     return Path(cached).parent.name if isinstance(cached, str) else None

@@ -8,6 +8,7 @@ before anything slow starts. Results go to stdout, progress and errors to stderr
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import sys
 from collections.abc import Sequence
@@ -40,6 +41,7 @@ _VERBS: dict[str, str] = {
     "demo": "oattn_hub.cli.demo",
     "completion": "oattn_hub.cli.completion",
 }
+_SHOWN_OF_A_NAME = 40  # letters of a name that is too long to be one
 
 
 class _Parser(argparse.ArgumentParser):
@@ -86,6 +88,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _refused_by_the_system(error: OSError) -> str:
     """One sentence for what the system says of a disk: numba keeps what it compiled, matplotlib its fonts."""
+    if error.errno == errno.ENAMETOOLONG:
+        start = str(error.filename or "")[:_SHOWN_OF_A_NAME]
+        return f"A name is too long for this machine: {start}… Give a shorter one."
     place = f" ({error.filename})" if error.filename else ""
     reason = error.strerror or error
     return f"The system refused: {reason}{place}. Free space or change the rights of the folder, then run again."

@@ -60,9 +60,11 @@ def model(text: str, gguf_file: str | None = None, allow_pickle: bool = True) ->
             if missing := missing_weights(text, allow_pickle):
                 raise LoadError(missing)
         return
+    _no_dangling_link(Path(text), "The model")
     if text.startswith((".", "/", "~")) or "\\" in text or text.count("/") > 1:
         raise LoadError(f"There is no folder {text}. Give a folder that exists, a Hub id (owner/name) or a timm name.")
-    if not re.fullmatch(r"[\w][\w.:-]*(/[\w][\w.-]*)?", text, re.ASCII):
+    impossible = ":" not in text and ("--" in text or ".." in text or len(text) > _LONGEST_NAME)
+    if impossible or not re.fullmatch(r"[\w][\w.:-]*(/[\w][\w.-]*)?", text, re.ASCII):
         raise InvalidInput(f"{text!r} is neither a folder nor a name. Give a Hub id (owner/name) or a timm name.")
 
 
@@ -105,8 +107,11 @@ def data(text: str | None, name: str = "--data") -> None:
             raise MissingDependency(DATASETS_MISSING)
         return
     path = Path(text).expanduser()
+    _no_dangling_link(path, name)
     if not text.strip() or not path.exists():
         raise LoadError(f"There is no data at {text!r}. Give a text file, a folder, or dataset:owner/name.")
+    if not path.is_file() and not path.is_dir():  # a pipe can be read once; data is read again, for its fingerprint
+        raise InvalidInput(f"{name} is {text}, which is neither a file nor a folder. Save what it gives to a file.")
     if path.is_file() and path.stat().st_size == 0:
         raise InvalidInput(f"{text} is empty. Give a file with text in it.")
     if path.is_file() and path.suffix == ".txt":
@@ -119,11 +124,14 @@ def _check_text(path: Path) -> None:
     """The beginning of a file of text is text."""
     try:
         with path.open("rb") as file:
-            getincrementaldecoder("utf-8")().decode(file.read(_BEGINNING))
+            beginning = getincrementaldecoder("utf-8")().decode(file.read(_BEGINNING))
+            whole = not file.read(1)
     except OSError as error:
         raise LoadError(f"{path} cannot be read ({error.strerror}). Give a text file.") from error
     except UnicodeDecodeError as error:
         raise LoadError(f"{path} is not UTF-8 text ({error}). Give a text file.") from error
+    if whole and not beginning.strip():
+        raise InvalidInput(f"{path} holds nothing but blanks. Give a file with text in it.")
 
 
 def repo_id(text: str) -> None:
@@ -167,6 +175,8 @@ def output_file(path: Path | None, name: str) -> None:
         return
     if path.is_dir():
         raise InvalidInput(f"{name} is {path}, which is a folder; name a file.")
+    if path.exists() and not path.is_file():
+        raise InvalidInput(f"{name} is {path}, which is no file; name one.")
     _writable_name(path, name)
 
 
@@ -196,8 +206,16 @@ def new_folder(folder: Path | None, name: str) -> None:
     output_folder(folder, (), "nothing", name)
 
 
+def _no_dangling_link(path: Path, name: str) -> None:
+    """A link that is there must lead somewhere."""
+    if path.is_symlink() and not path.exists():
+        raise LoadError(f"{name} is {path}, a link to what is not there. Mend the link or name another place.")
+
+
 def _writable_name(path: Path | None, name: str) -> None:
-    """No part of the way to something new may be a file, and what is there must let us write."""
+    """No part of the way to something new may be a file or a broken link, and what is there must let us write."""
+    for place in (path, *path.parents) if path is not None else ():
+        _no_dangling_link(place, name)
     for parent in path.parents if path is not None else ():
         if parent.exists() and not parent.is_dir():
             raise InvalidInput(f"{name} is {path}, but {parent} is a file; name another place.")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from oattn_hub.cli import checks
 from oattn_hub.cli.terminal import add_json_flag, console, print_json, printable
+from oattn_hub.errors import InvalidInput
 
 if TYPE_CHECKING:
     from oattn_hub.report import Report
@@ -29,6 +30,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def check(args: argparse.Namespace) -> None:
     """Refuse what cannot work."""
     checks.report(args.report)
+    if args.csv is not None and not args.csv.strip():
+        raise InvalidInput("--csv names no file. Name one, or leave the name out to print the table.")
+    if args.csv not in (None, "-"):
+        checks.output_file(Path(args.csv), "--csv")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -63,7 +68,17 @@ def _print(report: Report) -> None:
     for record in records:
         cells = [_cell(record[name]) for name in shown]
         table.add_row(f"{record['layer']}.{record['head']}", *cells)
-    console().print(table)
+    screen = console()
+    screen.print(table)
+    screen.print(_legend(report, shown), markup=False)
+
+
+def _legend(report: Report, shown: list[str]) -> str:
+    """What the columns are, for somebody who sees the table first."""
+    sentences = ["rank 1 is the lowest entropy; heads of one folder attend alike."]
+    if "ablation" in shown and report.evaluation is not None:
+        sentences.insert(0, f"ablation: {report.evaluation.metrics[0].title} when the head is removed alone;")
+    return " ".join(sentences)
 
 
 def _cell(value: object) -> str:
