@@ -225,9 +225,9 @@ def _spearman(matched: tuple[MatchedHead, ...]) -> float | None:
 
 
 def _names(a: Report, b: Report) -> tuple[str, str]:
-    """Short names that tell the two apart: the models, or the data if the model is the same."""
+    """Short names that tell the two apart: the models, or letters if the model is the same."""
     names = _short_name(a.model), _short_name(b.model)
-    return names if names[0] != names[1] else (f"A ({names[0]})", f"B ({names[1]})")
+    return names if names[0] != names[1] else ("A", "B")
 
 
 def _short_name(model: ModelInfo) -> str:
@@ -237,7 +237,7 @@ def _short_name(model: ModelInfo) -> str:
 
 def _caveats(a: Report, b: Report, names: tuple[str, str]) -> list[str]:
     """What keeps the entropies from being compared, said before any number."""
-    caveats = []
+    caveats = [_same_name(a, b)] if names == ("A", "B") else []
     if a.settings.kind != b.settings.kind:
         caveats.append(
             f"The entropies do not compare: {names[0]} is about {a.settings.kind}, {names[1]} about {b.settings.kind}. "
@@ -251,13 +251,22 @@ def _caveats(a: Report, b: Report, names: tuple[str, str]) -> list[str]:
     return caveats
 
 
+def _same_name(a: Report, b: Report) -> str:
+    """Two reports of one model: what else tells them apart."""
+    same_weights = a.model.revision == b.model.revision
+    what = "one model" if same_weights else "models of one name with different weights"
+    read = [report.provenance.data or "unknown data" for report in (a, b)]
+    data = f"both read {read[0]}" if read[0] == read[1] else f"A read {read[0]}; B read {read[1]}"
+    return f"A and B are {what}, {_short_name(a.model)}; {data}."
+
+
 def _findings(groups: tuple[GroupComparison, ...], names: tuple[str, str]) -> list[str]:
     findings = []
     for group in groups:
         mean_a, mean_b = np.mean(group.network_a), np.mean(group.network_b)
         findings.append(
             f"{group.group_a}: network entropy {mean_a:.4g} in {names[0]}, {mean_b:.4g} in {names[1]} "
-            f"({(mean_b / mean_a - 1) * 100 if mean_a else 0.0:+.0f} %)."
+            f"({(mean_b / mean_a - 1) * 100 if mean_a else 0.0:+.0f} %){_overlap(group)}."
         )
         findings.append(_geometry_finding(group))
         if group.spearman is not None:
@@ -270,6 +279,16 @@ def _findings(groups: tuple[GroupComparison, ...], names: tuple[str, str]) -> li
                 f"{group.spearman:.2f}; {most}."
             )
     return findings
+
+
+def _overlap(group: GroupComparison) -> str:
+    """Whether the batches alone could make a difference of the means."""
+    sides = group.network_a, group.network_b
+    if min(len(side) for side in sides) < 2:
+        return "; with one batch of a side, nothing says how much of that is chance"
+    first, second = (f"{min(side):.4g} to {max(side):.4g}" for side in sides)
+    apart = max(map(min, sides)) > min(map(max, sides))
+    return f"; single batches have {first} and {second}, which {'do not overlap' if apart else 'overlap'}"
 
 
 def _geometry_finding(group: GroupComparison) -> str:

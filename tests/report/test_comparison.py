@@ -81,9 +81,24 @@ def test_a_changed_head_is_named(report: Report, make_report: MakeReport) -> Non
 def test_kinds_and_lengths_that_do_not_compare_are_said_first(report: Report) -> None:
     scores = replace(report, settings=replace(report.settings, kind="scores", tokens=256))
     findings = oh.compare(report, scores).findings
-    names = "A (tiny-model)", "B (tiny-model)"
-    assert f"do not compare: {names[0]} is about probs, {names[1]} about scores" in findings[0]
-    assert f"{names[0]} has 20 positions per batch, {names[1]} 256;" in findings[1]
+    assert findings[0].startswith("A and B are one model, tiny-model; both read ")
+    assert "do not compare: A is about probs, B about scores" in findings[1]
+    assert "A has 20 positions per batch, B 256;" in findings[2]
+
+
+def test_two_reports_of_one_model_say_what_else_tells_them_apart(report: Report) -> None:
+    """Both were called by the model's name, six times on a page, and nowhere stood what they had read."""
+    other = replace(report, provenance=replace(report.provenance, data="other.txt, seed 1"))
+    compared = oh.compare(report, other)
+    assert (compared.name_a, compared.name_b) == ("A", "B")
+    assert compared.findings[0].endswith("; A read " + report.provenance.data + "; B read other.txt, seed 1.")
+    retrained = replace(other, model=replace(other.model, revision="another"))
+    assert "different weights" in oh.compare(report, retrained).findings[0]
+
+
+def test_a_difference_of_means_is_not_told_without_its_batches(report: Report) -> None:
+    assert "single batches have" in oh.compare(report, report).findings[1]
+    assert "which overlap" in oh.compare(report, report).findings[1]
 
 
 def test_where_no_head_is_matched_no_empty_chart_is_drawn(
