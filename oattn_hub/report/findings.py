@@ -52,7 +52,7 @@ GLOSSARY = (
     (
         "95 %",
         "An interval that holds the true value in about 95 of 100 cases: of entropies by Student's t over the batches, "
-        "of costs by drawing the inputs again.",
+        'of costs by drawing the inputs again. Where a cost is "at most" something, only its upper end is said.',
     ),
 )
 
@@ -272,7 +272,6 @@ def about(report: Report) -> list[tuple[str, str]]:
         ("Model", f"{model.id} at {model.revision} ({model.library}, adapter {model.adapter})"),
         ("Licence of the model", model.license or "not stated"),
         ("Data", f"{provenance.data} (SHA-256 {provenance.data_fingerprint})"),
-        ("Again", provenance.command),
         ("Questionnaire", questionnaire),
         ("Entropies", f"sum of |coefficient| over the {settings.head_functions} widest query-key Haar functions"),
         ("Versions", ", ".join(f"{name} {version}" for name, version in provenance.versions.items())),

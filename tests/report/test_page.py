@@ -419,6 +419,26 @@ def test_nothing_is_cut_off(visit: Callable[..., Visit], measured_report: Report
     assert seen.problems == []
 
 
+def test_numbers_and_hints_are_not_broken_on_a_wide_screen(visit: Callable[..., Visit], measured_file: Path) -> None:
+    """Intervals stood on two lines, and the hint in the field for a head ended at "part of a layer's na"."""
+    page = visit(measured_file).page
+    lines = page.evaluate("""[...document.querySelectorAll("#evaluation tbody td:not(:first-child):not(:last-child)")]
+        .map((cell) => { const text = document.createRange(); text.selectNodeContents(cell);
+          return new Set([...text.getClientRects()].map((box) => Math.round(box.top))).size; })""")
+    assert max(lines) == 1
+    room = page.evaluate("""(() => { const field = document.querySelector("#search"), style = getComputedStyle(field),
+        pen = document.createElement("canvas").getContext("2d"); pen.font = style.font;
+        const inside = field.clientWidth - parseFloat(style.paddingLeft) - parseFloat(style.paddingRight);
+        return inside - pen.measureText(field.placeholder).width; })()""")
+    assert room >= 0
+
+
+def test_a_page_explains_no_column_that_it_lacks_and_says_no_command_twice(page_file: Path) -> None:
+    text = page_file.read_text()
+    assert "Ablation: cost" not in text[text.index('id="table"') : text.index("Entropy over the batches")]
+    assert "<dt>Again</dt>" not in text
+
+
 def _validated(report: Report) -> Report:
     """With a validation as `oattn validate` makes one: long names of metrics, numbers with intervals."""
     trials = tuple(
