@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -20,7 +21,7 @@ from oattn_hub.models.load import LoadedModel
 from oattn_hub.models.offloaded import StoredState, is_offloaded, placement_of
 from oattn_hub.pruning.checks import read_weights
 from oattn_hub.pruning.manifest import Manifest
-from oattn_hub.pruning.readout import EXACT, ROUNDING, same_random_numbers, tensors_in
+from oattn_hub.pruning.readout import EXACT, ROUNDING, largest_difference, same_random_numbers, tensors_in
 from oattn_hub.pruning.reload import load_pruned
 
 State = Mapping[str, torch.Tensor]
@@ -94,8 +95,19 @@ def prove_here(folder: Path, loaded: LoadedModel, state: State, batch: State | N
         _compare_weights(state, StoredState(again))
         if batch is None:
             return "weights"
-        compare(expected, outputs_of(LoadedModel(again, None, loaded.info), batch), "oattn_hub's loader")
+        compare(expected, _answers_again(replace(loaded, model=again), batch), "oattn_hub's loader")
     return "weights and outputs"
+
+
+def _answers_again(again: LoadedModel, batch: State) -> dict[str, torch.Tensor]:
+    """What the reloaded model says; some classes cannot run in the precision that transformers loads them in."""
+    try:
+        return outputs_of(again, batch)
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:  # whatever a forward says
+        raise SurgeryError(
+            f"Loaded again, the checkpoint does not run ({' '.join(str(error).split())[:200]}). It was not saved. Does "
+            "the uncut model run, saved in this precision and loaded again? If not, use float32: model.float()."
+        ) from error
 
 
 def stock_loader(folder: Path, manifest: Manifest) -> dict[str, Any] | None:
@@ -152,8 +164,7 @@ def compare(expected: State, found: State, by: str) -> None:
         if other is None or other.shape != wanted.shape:
             how = "has another shape"
         else:
-            difference = (wanted.double() - other.double()).abs().max().item() if wanted.numel() else 0.0
-            size = wanted.double().abs().max().item() if wanted.numel() else 0.0
+            difference, size = largest_difference(wanted.double(), other.double())
             if difference <= ROUNDING.get(wanted.dtype, EXACT) * max(1.0, size):
                 continue
             how = f"differs by {difference:.2g}"
@@ -166,7 +177,18 @@ def compare(expected: State, found: State, by: str) -> None:
 def _compare_weights(expected: State, found: State) -> None:
     for name in sorted({*expected, *found}):
         if name not in expected or name not in found or not torch.equal(expected[name].cpu(), found[name].cpu()):
+            _check_one_precision(expected)
             raise SurgeryError(
                 f"Loaded again, the checkpoint has other weights than the model in memory: {name}. "
                 "It was not saved; please report the model. variant='masked' saves it in the original shape."
             )
+
+
+def _check_one_precision(expected: State) -> None:
+    """Say of a model in several precisions that transformers loads all weights in one, which rounds the others."""
+    kinds = {str(value.dtype).removeprefix("torch.") for value in expected.values() if value.is_floating_point()}
+    if len(kinds) > 1:
+        raise SurgeryError(
+            f"The weights are in several precisions ({', '.join(sorted(kinds))}), and transformers loads a checkpoint "
+            "in one, so some would be rounded. It was not saved. Bring the model into one first: model.float()."
+        )

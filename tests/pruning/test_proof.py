@@ -81,6 +81,36 @@ def test_other_weights_are_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         prune(llama(), [(0, 1)]).save_pretrained(tmp_path)
 
 
+def test_what_is_no_number_in_both_is_equal() -> None:
+    """Masked logits are minus infinity, and a model may say NaN; so does its copy, which is no reason to refuse it."""
+    said = {"logits": torch.tensor([1.0, float("-inf"), float("nan")])}
+    proof.compare(said, {"logits": said["logits"].clone()}, "a copy")
+    for other in ([1.0, float("-inf"), 0.0], [1.0, float("inf"), float("nan")], [1.0, 0.0, float("nan")]):
+        with pytest.raises(SurgeryError, match="logits differs by"):
+            proof.compare(said, {"logits": torch.tensor(other)}, "a copy")
+
+
+def test_a_model_in_several_precisions_is_told_what_to_do(tmp_path: Path, zoo: Any) -> None:
+    """Transformers loads all weights in one precision, which would round some of them."""
+    model, inputs = zoo.BY_NAME["bert"].build()
+    for name, parameter in model.bfloat16().named_parameters():
+        if "LayerNorm" in name:
+            parameter.data = parameter.data.float() + 1e-4
+    pruned = PruningPlan.from_heads(model, [(0, 1)]).apply(model, inputs=[inputs], measure=False)
+    with pytest.raises(SurgeryError, match=r"several precisions \(bfloat16, float32\).*model\.float\(\)"):
+        pruned.save_pretrained(tmp_path / "mixed")
+    assert not (tmp_path / "mixed/oattn_pruned.json").exists()
+
+
+def test_a_class_that_cannot_be_loaded_in_its_precision_is_our_own_error(tmp_path: Path, zoo: Any) -> None:
+    """Half of XLNet's weights are float32 however transformers loads them, so that it does not run in float16."""
+    model, inputs = zoo.BY_NAME["xlnet"].build()
+    pruned = PruningPlan.from_heads(model.half(), [(0, 1)]).apply(model, inputs=[inputs], measure=False)
+    with pytest.raises(SurgeryError, match=r"does not run.*use float32"):
+        pruned.save_pretrained(tmp_path)
+    assert not (tmp_path / "oattn_pruned.json").exists()
+
+
 def test_no_verification_is_written_down_and_said(tmp_path: Path) -> None:
     prune(llama(), [(0, 1)]).save_pretrained(tmp_path, verify=False)
     manifest = read_manifest(tmp_path)
