@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from oattn_hub.cli import checks
 from oattn_hub.cli.loading import add_loading_arguments, loading_options
-from oattn_hub.cli.terminal import add_json_flag, console, next_commands, print_json, progress_bar
+from oattn_hub.cli.terminal import add_json_flag, console, data_option, next_commands, print_json, progress_bar
 from oattn_hub.lazy import ANALYSIS, require
 from oattn_hub.types import JsonObject
 
@@ -86,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print_json(summary(report, out))
     else:
-        _print(report, out)
+        _print(report, out, args.data)
     return 0
 
 
@@ -108,7 +108,7 @@ def summary(report: Report, out: Path) -> JsonObject:
     }
 
 
-def _print(report: Report, out: Path) -> None:
+def _print(report: Report, out: Path, data: str | None) -> None:
     from rich.table import Table
 
     screen = console()
@@ -126,10 +126,10 @@ def _print(report: Report, out: Path) -> None:
     for finding in report.theory.findings if report.theory else []:
         screen.print(f"• {finding}", markup=False)
     screen.print(f"report {out}\npage   {out / 'report.html'}", soft_wrap=True, markup=False)
-    folder = quote(str(out))
+    folder, on = quote(str(out)), data_option(data)
     next_commands(
-        (f"oattn evaluate {folder}", "what removing heads costs"),
-        (f"oattn prune {folder} --budget 1% --out pruned", "the smaller model"),
+        (f"oattn evaluate {folder}{on}", "what removing heads costs"),
+        (f"oattn prune {folder} --budget 1%{on} --out pruned", "the smaller model"),
         (f"oattn heads {folder} --csv", "the table of heads"),
     )
 

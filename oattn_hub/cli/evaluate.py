@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from oattn_hub.cli import checks
 from oattn_hub.cli.loading import add_permission_arguments, loading_options
-from oattn_hub.cli.terminal import add_json_flag, console, next_commands, print_json, progress_bar
+from oattn_hub.cli.terminal import add_json_flag, console, data_option, next_commands, print_json, progress_bar
 from oattn_hub.errors import InvalidInput
 from oattn_hub.lazy import require
 
@@ -82,8 +82,8 @@ def run(args: argparse.Namespace) -> int:
     _print(joined, section, figure)
     folder = quote(str(args.report))
     next_commands(
-        (f"oattn prune {folder} --budget 1% --out pruned", "the smaller model"),
-        (f"oattn heads {folder}", "every head: verdict, cost, entropy"),
+        (f"oattn prune {folder} --budget 1%{data_option(args.data)} --out pruned", "the smaller model"),
+        (f"oattn heads {folder}", "every head's cost and verdict"),
     )
     return 0
 
@@ -103,6 +103,8 @@ def _print(report: Report, section: EvaluationSection, figure: Path) -> None:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
+    from oattn_hub.report.evaluation_words import cost_form
+
     out = console()
     for sentence in report.findings()[:3]:
         out.print(f"• {sentence}", markup=False)
@@ -110,8 +112,9 @@ def _print(report: Report, section: EvaluationSection, figure: Path) -> None:
     table.add_column("score")
     for fraction in section.fractions[1:]:
         table.add_column(f"{fraction:.0%}", justify="right", no_wrap=True)
+    form = cost_form(section, 3)
     for result in section.scores:
-        table.add_row(result.title, *(f"{value:.3f}" for value in result.curves["divergence"].mean[1:]))
+        table.add_row(result.title, *(format(value, form) for value in result.curves["divergence"].mean[1:]))
     out.print(table)
     for finding in section.findings:
         out.print(f"• {finding}", markup=False)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from shlex import quote
 
 from oattn_hub.cli import checks
 from oattn_hub.cli.loading import add_permission_arguments, loading_options
 from oattn_hub.cli.prune import parse_lengths
-from oattn_hub.cli.terminal import add_json_flag, console, print_json
+from oattn_hub.cli.terminal import add_json_flag, console, next_commands, print_json
 
 HELP = "train a pruned checkpoint's output projections for a few minutes to say what the unpruned model says"
 
@@ -71,6 +72,10 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print_json({"plan": plan.to_json(), "out": str(args.out)})
         return 0
-    for line in (*cost_lines(plan), weights_words(plan), f"saved to {args.out}"):
-        out.print(line, markup=False, soft_wrap=True)
+    for line in (*cost_lines(plan), weights_words(plan)):
+        out.print(f"• {line}", markup=False)
+    out.print(f"saved to {args.out}", markup=False, soft_wrap=True)
+    next_commands(
+        (f"oattn publish {quote(str(args.out))} OWNER/NAME", "to the Hub; --dry-run DIR sends nothing"),
+    )
     return 0

@@ -13,10 +13,10 @@ from oattn_hub.cli.terminal import add_json_flag, console, next_commands, print_
 from oattn_hub.errors import InvalidInput
 from oattn_hub.files import parse_size
 from oattn_hub.progress import Progress
-from oattn_hub.types import JsonObject
 
 if TYPE_CHECKING:
     from oattn_hub.pruning import PruningPlan
+    from oattn_hub.pruning.costs import PruningResult
 
 HELP = "cut heads out of a report's model and save the smaller checkpoint"
 
@@ -143,13 +143,16 @@ def run(args: argparse.Namespace) -> int:
     shown = _keep_in_report(args.report, plan)
     result = _cut(args, plan) if args.out and plan.heads else None
     if args.json:
-        print_json({"plan": plan.to_json(), "result": result, "out": str(args.out) if args.out else None})
+        saved = result.to_json() if result else None
+        print_json({"plan": plan.to_json(), "result": saved, "out": str(args.out) if args.out else None})
         return 0
     out = console()
     named = name_heads(plan.heads, most=40)
     out.print(f"{len(plan.heads)} of {plan.n_heads} heads, chosen by {chooser(plan.score)}: {named}", markup=False)
     for line in (*cost_lines(plan), weights_words(plan), *_effort(plan)):
-        out.print(line, markup=False, soft_wrap=True)
+        out.print(f"• {line}", markup=False)
+    if result:
+        out.print(str(result), markup=False)
     if shown:
         out.print(f"{shown} shows this plan", markup=False, soft_wrap=True)
     if args.out and not plan.heads:
@@ -209,7 +212,7 @@ def _effort(plan: PruningPlan) -> list[str]:
     ]
 
 
-def _cut(args: argparse.Namespace, plan: PruningPlan) -> JsonObject:
+def _cut(args: argparse.Namespace, plan: PruningPlan) -> PruningResult:
     from oattn_hub.report import Report
 
     evaluation = None if args.report.is_file() else Report.load(args.report).evaluation
@@ -217,9 +220,7 @@ def _cut(args: argparse.Namespace, plan: PruningPlan) -> JsonObject:
     pruned.save_pretrained(
         args.out, variant=args.variant, verify=not args.no_verify, max_shard_size=args.max_shard_size
     )
-    if not args.json:
-        console().print(str(pruned.result), markup=False)
-    return pruned.result.to_json()
+    return pruned.result
 
 
 def parse_budget(text: str) -> float:

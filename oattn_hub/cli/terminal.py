@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from oattn_hub.cli.typed import typed_name
@@ -137,6 +138,15 @@ def _time_words(seconds: float) -> str:
     ('50 s', '3 min')
     """
     return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
+
+
+def data_option(data: str | None) -> str:
+    """The user's own data in the next command: a model without a tokenizer can be measured on nothing else.
+
+    >>> data_option("my texts.txt"), data_option(None)
+    (" --data 'my texts.txt'", '')
+    """
+    return f" --data {quote(data)}" if data is not None else ""
 
 
 def next_commands(*commands: tuple[str, str]) -> None:

@@ -15,8 +15,9 @@ if TYPE_CHECKING:
 def findings(section: EvaluationSection) -> list[str]:
     """What was measured, best first, and how the paper's rule did."""
     best, random = section.best(), section.score("random")
+    which = "costs least" if best.auc <= random.auc else "costs least of the scores, but no less than chance"
     sentences = [
-        f"Removing {section.fractions[1]:.0%} to {section.fractions[-1]:.0%} of the heads, {best.title} costs least: "
+        f"Removing {section.fractions[1]:.0%} to {section.fractions[-1]:.0%} of the heads, {best.title} {which}: "
         f"mean {section.metrics[0].title} {best.auc:.3g} [{best.auc_low:.3g}, {best.auc_high:.3g}], against "
         f"{random.auc:.3g} for random removal ({section.seeds} seeds)."
     ]
@@ -43,16 +44,22 @@ def rounded_up(value: float, digits: int) -> float:
 
 
 def table(section: EvaluationSection) -> tuple[list[str], list[list[str]]]:
-    """One row a score: the divergence at each fraction, the area with its interval, and the agreement with ablation."""
-    shown = section.fractions[1:]
-    columns = ["score", *(f"{fraction:.0%}" for fraction in shown), "area [95 %]", "rank corr. with ablation", "cost"]
+    """One row a score: the divergence at each fraction, the mean with its interval, and the agreement with ablation."""
+    shown, four = section.fractions[1:], cost_form(section, 4)
+    columns = ["score", *(f"{fraction:.0%}" for fraction in shown), "mean [95 %]", "rank corr. with ablation", "cost"]
     rows = []
     for result in section.scores:
-        costs = [f"{value:.4f}" for value in result.curves["divergence"].mean[1:]]
-        area = f"{result.auc:.4f} [{result.auc_low:.4f}, {result.auc_high:.4f}]"
+        costs = [format(value, four) for value in result.curves["divergence"].mean[1:]]
+        mean = f"{result.auc:{four}} [{result.auc_low:{four}}, {result.auc_high:{four}}]"
         spearman = "" if result.spearman is None else f"{result.spearman:.2f}"
-        rows.append([result.title, *costs, area, spearman, result.cost])
+        rows.append([result.title, *costs, mean, spearman, result.cost])
     return columns, rows
+
+
+def cost_form(section: EvaluationSection, digits: int) -> str:
+    """How costs are written: with so many decimals, or, where these would all be zeros, with two that count."""
+    largest = max(value for result in section.scores for value in result.curves["divergence"].mean)
+    return f".{digits}f" if largest >= 10.0 ** (2 - digits) else ".2g"
 
 
 def increase_words(cost: Look) -> str:
@@ -88,6 +95,8 @@ def _paper_at(section: EvaluationSection, fraction: float) -> str:
     if not any(result.name == "haar" for result in section.scores):
         return ""
     paper, random = (section.cost_at(name, fraction) for name in ("haar", "random"))
+    if paper == random:  # of few heads this part is none
+        return ""
     word = "below" if paper < random else "above"
     return f"At {fraction:.0%} the paper's rule costs {paper:.3g}, {word} random removal's {random:.3g}."
 

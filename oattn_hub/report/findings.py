@@ -4,7 +4,9 @@ command line, notebook) gets these same sentences."""
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -216,19 +218,39 @@ def links(report: Report) -> dict[str, str | None]:
 def next_steps(report: Report) -> list[dict[str, str]]:
     """Commands that lead from this report to the pruned model."""
     steps = [("Make this report again, in the folder `run`.", f"{report.provenance.command} --out run")]
+    on = _own_data(report.provenance.command)
     if report.evaluation is None:
-        steps.append(("Measure what removing heads costs; the report then answers the question.", "oattn evaluate run"))
+        measure = "Measure what removing heads costs; the report then answers the question."
+        steps.append((measure, f"oattn evaluate run{on}"))
     removal = answer(report).removal
     if removal is not None and removal.heads:
         named = name_heads(removal.heads, most=len(removal.heads)).replace(" ", "")
         without = "this head" if len(removal.heads) == 1 else f"these {len(removal.heads)} heads"
-        steps.append((f"Get the smaller model, without {without}.", f"oattn prune run --heads {named} --out pruned"))
+        steps.append(
+            (f"Get the smaller model, without {without}.", f"oattn prune run --heads {named}{on} --out pruned")
+        )
     let = "Or let" if removal is not None and removal.heads else "Let"
     steps += [
-        (f"{let} a search remove as many heads as a verified 1 % allows.", "oattn prune run --budget 1% --out pruned"),
+        (
+            f"{let} a search remove as many heads as a verified 1 % allows.",
+            f"oattn prune run --budget 1%{on} --out pruned",
+        ),
         ("Use it in Python.", 'import oattn_hub as oh\nmodel = oh.from_pretrained("pruned")'),
     ]
     return [{"words": words, "command": command} for words, command in steps]
+
+
+def _own_data(command: str) -> str:
+    """The data option of the command that made a report, for the commands that go on from it.
+
+    >>> _own_data("oattn analyze me/model --data 'my texts.txt' --seed 0"), _own_data("oattn analyze me/model")
+    (" --data 'my texts.txt'", '')
+    """
+    try:
+        words = shlex.split(command)
+    except ValueError:
+        return ""
+    return next((f" --data {shlex.quote(value)}" for name, value in pairwise(words) if name == "--data"), "")
 
 
 def card_table(measured: bool, shown: int, total: int) -> str:

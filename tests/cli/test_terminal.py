@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
+import shlex
 import sys
 from pathlib import Path
 
@@ -51,6 +52,33 @@ def test_next_commands_are_aligned_where_they_fit(capsys: pytest.CaptureFixture[
     assert first == "next:"
     assert len({line.index("#") for line in lines}) == 1
     assert all(len(line) <= 80 for line in lines)
+
+
+def test_the_next_commands_run_as_they_are_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A model without a tokenizer was analysed on its user's ids; `oattn evaluate RUN` then asked for them again."""
+    import numpy as np
+    import torch
+    from transformers import BertConfig, BertModel
+
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}
+    BertModel(BertConfig(vocab_size=60, max_position_embeddings=64, **sizes)).save_pretrained(tmp_path / "model")
+    np.save(tmp_path / "my ids.npy", np.random.default_rng(0).integers(3, 60, (48, 64)))
+    run, ids = tmp_path / "run", tmp_path / "my ids.npy"
+    analyze = ["analyze", str(tmp_path / "model"), "--data", str(ids), "--batches", "2", "--tokens", "64"]
+    assert main([*analyze, "--out", str(run)]) == 0
+    printed = capsys.readouterr().out
+    evaluate, prune, _ = (shlex.split(line, comments=True) for line in printed.split("next:")[1].strip().splitlines())
+    assert evaluate == ["oattn", "evaluate", str(run), "--data", str(ids)]
+    assert prune[-4:] == ["--data", str(ids), "--out", "pruned"]
+    assert main([*evaluate[1:], "--scores", "haar", "--inputs", "4"]) == 0
+    table = capsys.readouterr().out.splitlines()
+    random = next(line.split() for line in table if re.match(r" *random +\d", line))
+    assert all(float(cost) > 0 for cost in random[2:]), table  # they were printed as 0.000
+    on_page = (run / "report.html").read_text()
+    assert f"oattn prune run --budget 1% --data &#39;{ids}&#39; --out pruned" in on_page
+    assert main(["heads", str(run)]) == 0
+    assert "rank 1 is the lowest entropy" in capsys.readouterr().out
 
 
 def test_the_table_of_heads_names_folder_0(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -63,3 +64,23 @@ def test_sections_are_on_the_page(full_report: Report, report: Report, tmp_path:
 def test_section_figures_are_saved(full_report: Report, tmp_path: Path) -> None:
     names = {path.stem for path in full_report.save_figures(tmp_path)}
     assert {"theory-errors", "theory-organisation", "evaluation-cost_of_removal"} <= names
+
+
+def test_no_score_costs_least_where_chance_costs_less(evaluation: EvaluationSection) -> None:
+    """ "the paper's rule costs least: 1.2e-05, against 8.6e-06 for random removal" was said, and "costs 0, above 0"."""
+    assert "costs least: mean" in evaluation.findings[0]
+    lucky = tuple(replace(score, auc=0.0) if score.name == "random" else score for score in evaluation.scores)
+    assert "costs least of the scores, but no less than chance: mean" in replace(evaluation, scores=lucky).findings[0]
+    assert not any(finding.startswith("At ") for finding in evaluation.findings)  # the two are equal here
+
+
+def test_small_costs_are_not_printed_as_zeros(evaluation: EvaluationSection) -> None:
+    def smaller(score: ScoreResult) -> ScoreResult:
+        curve = score.curves["divergence"]
+        means = tuple(value / 1e4 for value in curve.mean)
+        return replace(score, curves={**score.curves, "divergence": replace(curve, mean=means)})
+
+    small = replace(evaluation, scores=tuple(smaller(score) for score in evaluation.scores))
+    cells = [cell for row in small.table()[1] for cell in row[2 : len(small.fractions)]]
+    assert cells
+    assert not any(cell in ("0.0000", "0.000") for cell in cells)
