@@ -196,7 +196,7 @@ def _ranking(entropies: Array, settings: Settings) -> Ranking:
         fraction=settings.fraction,
         jaccard=agreement.jaccard,
         spearman=agreement.spearman,
-        entropy_low=agreement.mean_low,
+        entropy_low=np.maximum(agreement.mean_low, 0.0),  # a sum of sizes is never below 0, where Student's t may be
         entropy_high=agreement.mean_high,
         ranks=1 + agreement.rank,
         rank_low=1 + agreement.rank_low,

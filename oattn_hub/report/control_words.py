@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from oattn_hub.report.group import GroupResult
 
 _STILL_MOVING = 0.02  # of the tree metric, which runs from 0 to 1
+_UNMOVED = 0.001  # of an entropy; what is printed with one digit of a per cent would be 0.0
 WHAT_RANKS_SAY = (  # measured: benchmarks/results/truth.md
     "The ranking says how much detail a head's attention has, not what the head does: heads whose task is known "
     "(Whisper's alignment heads, RXNMapper's atom mapping) stand in the middle of such rankings and near each other in "
@@ -80,9 +81,14 @@ def _chance(group: GroupResult) -> list[str]:
         return []
     mean = group.haar.entropies[0]
     share = np.divide(group.haar.tree_spread, mean, out=np.zeros_like(mean), where=mean > 0)
+    moves = (
+        f"a head's entropy by {100 * float(np.median(share)):.1f} % (median head; the most "
+        f"{100 * float(share.max()):.1f} %)"
+    )
+    if share.max() < _UNMOVED:
+        moves = f"no head's entropy by {100 * _UNMOVED:g} %"
     return [
-        f"noise of {100 * controls.perturbation:g} % grows other trees: that alone moves a head's entropy by "
-        f"{100 * float(np.median(share)):.1f} % (median head; the most {100 * float(share.max()):.0f} %) and leaves a "
+        f"noise of {100 * controls.perturbation:g} % grows other trees: that alone moves {moves} and leaves a "
         f"rank correlation of {controls.perturbed:.3f}; the intervals contain it, as every batch has its own trees."
     ]
 

@@ -189,3 +189,26 @@ def test_a_name_that_looks_like_a_formula_is_no_formula(report: Report) -> None:
     text = head_csv(replace(report, groups={group.name: group}))
     assert ",=cmd()" not in text
     assert "'=cmd()" in text
+
+
+def test_no_entropy_is_said_to_be_perhaps_below_zero() -> None:
+    """Student's t over two batches gave intervals such as -10.2 to 46.4, for what is a sum of sizes."""
+    from oattn_hub.analysis.measure import _ranking
+
+    settings = SimpleNamespace(fraction=0.5, seed=0)
+    ranking = _ranking(np.array([[1.0, 9.0], [9.0, 1.5]]), settings)  # type: ignore[arg-type]
+    assert ranking.entropy_low.tolist() == [0.0, 0.0]
+    assert (ranking.entropy_high > 9).all()
+
+
+def test_trees_that_noise_hardly_moves_are_not_told_in_zeros() -> None:
+    """ "by 0.3 % (median head; the most 0 %)" was said of Whisper, and "by 0.0 % (median head; the most 0 %)"."""
+    from oattn_hub.report.control_words import _chance
+
+    def said(*spread: float) -> str:
+        controls = SimpleNamespace(perturbation=1e-3, perturbed=0.999)
+        haar = SimpleNamespace(controls=controls, tree_spread=np.array(spread), entropies=np.ones((2, len(spread))))
+        return _chance(SimpleNamespace(haar=haar))[0]  # type: ignore[arg-type]
+
+    assert "that alone moves no head's entropy by 0.1 % and leaves" in said(0.0001, 0.0)
+    assert "a head's entropy by 0.3 % (median head; the most 0.4 %) and leaves" in said(0.003, 0.003, 0.004)
