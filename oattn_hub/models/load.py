@@ -28,7 +28,7 @@ from oattn_hub.models.placement import Placement, moved_to
 from oattn_hub.models.screening import screen_folder, screen_repo, tensors_only
 from oattn_hub.models.timm_models import PICKLED_WEIGHTS, load_timm_folder
 from oattn_hub.models.unwrap import is_sentence_encoder, unwrap
-from oattn_hub.records import OPTIONS_FROM_FILES, PRUNING_KEY, ModelInfo
+from oattn_hub.records import MANIFEST, OPTIONS_FROM_FILES, PRUNING_KEY, ModelInfo
 from oattn_hub.tokens import default_token
 
 _NO_SAFETENSORS = re.compile("(no|not appear to have) a? ?file named .*safetensors")
@@ -291,7 +291,7 @@ def _load_folder(folder: Path, request: _Request) -> LoadedModel:
         model = load_timm_folder(folder, request.allow_pickle)
         return _describe(model, None, public_name(str(folder)), content_fingerprint(folder), str(folder), request)
     screen_folder(folder, config, request.trust_remote_code, request.allow_pickle)
-    return _load_transformers(request)
+    return _with_origin(_load_transformers(request), folder)
 
 
 def _load_pruned(folder: Path, placement: Placement) -> LoadedModel:
@@ -307,7 +307,18 @@ def _load_pruned(folder: Path, placement: Placement) -> LoadedModel:
         # the config at hand: the folder's own names a model type that transformers does not know, and warns of
         options = {"trust_remote_code": False, "config": config_of(model)}
         processor = processor_for(modality_of(model, library), str(folder), options)
-    return _describe(model, processor, public_name(str(folder)), content_fingerprint(folder), str(folder))
+    found = _describe(model, processor, public_name(str(folder)), content_fingerprint(folder), str(folder))
+    return _with_origin(found, folder)
+
+
+def _with_origin(loaded: LoadedModel, folder: Path) -> LoadedModel:
+    """With what the folder's manifest says of the model it was pruned from; a plain or retrained one has none."""
+    from oattn_hub.pruning.manifest import manifest_of
+
+    if not (folder / MANIFEST).is_file():
+        return loaded
+    plan = manifest_of(folder).plan
+    return replace(loaded, info=replace(loaded.info, base_model=plan.model.id or None, removed=tuple(plan.heads)))
 
 
 def _load_transformers(request: _Request) -> LoadedModel:

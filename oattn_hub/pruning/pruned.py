@@ -133,8 +133,11 @@ def prune(
 def _bound(plan: PruningPlan, loaded: LoadedModel, allow_other_weights: bool, inputs: Data) -> PruningPlan:
     """The plan bound to the model, if it is for it; attention that only a forward call shows is looked for once."""
     if _cuts_of(loaded.model) is not None:
+        original = loaded.info.base_model
+        named = f" ({original}; plan.model.removed lists the heads that it lost)" if original else ""
         raise SurgeryError(
-            f"{loaded.model_id} was pruned before. Prune the original once, with the heads of both plans together."
+            f"{loaded.model_id} was pruned before. Prune the original{named} once, with the heads of both plans "
+            "together."
         )
     try:
         plan = replace(plan, bound=plan.adapter_of(loaded.model))

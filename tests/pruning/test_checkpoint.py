@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from oattn_hub.attention import load_model
-from oattn_hub.errors import FormatError, InvalidInput, LoadError
+from oattn_hub.errors import FormatError, InvalidInput, LoadError, SurgeryError
 from oattn_hub.models.aligned import FEW_UNITS, units_apart
 from oattn_hub.pruning import PruningPlan, load_pruned, migrate, read_manifest
 
@@ -143,6 +143,26 @@ def test_manifest_says_what_was_done(tmp_path: Path) -> None:
     assert manifest.plan == pruned.plan
     assert manifest.result.heads_after == 8
     assert manifest.result.parameters_after == sum(p.numel() for p in pruned.model.parameters())
+
+
+@pytest.mark.parametrize("heads", [[(0, 1), (2, 3)], [(layer, 1) for layer in range(3)]], ids=["uneven", "plain"])
+def test_who_loads_a_pruned_folder_knows_what_it_was_pruned_from(tmp_path: Path, heads: list[tuple[int, int]]) -> None:
+    """Uneven layers are rebuilt by cuts; even ones are a plain checkpoint, which can be pruned again."""
+    from transformers import BertConfig, BertModel
+
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 48}
+    BertModel(BertConfig(vocab_size=60, **sizes)).save_pretrained(tmp_path / "base")
+    PruningPlan.from_heads(tmp_path / "base", heads).apply(tmp_path / "base").save_pretrained(tmp_path / "pruned")
+    original, info = load_model(tmp_path / "base").info, load_model(tmp_path / "pruned").info
+    assert (info.base_model, info.removed) == (original.id, tuple(heads))
+    again = PruningPlan.from_heads(tmp_path / "pruned", [(1, 0)])
+    assert again.model.removed == tuple(heads)  # numbers of the original, where those of the plan are of what was left
+    if read_manifest(tmp_path / "pruned").stock:
+        assert again.apply(tmp_path / "pruned").result.heads_after == 8
+    else:
+        with pytest.raises(SurgeryError, match=rf"the original \({original.id}; plan\.model\.removed"):
+            again.apply(tmp_path / "pruned")
 
 
 def test_plan_survives_the_disk(tmp_path: Path, tiny_bert: Any) -> None:
