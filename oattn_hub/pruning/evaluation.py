@@ -130,7 +130,8 @@ def load_subject(report: Report | None, model: Source | None, **permissions: Unp
         raise InvalidInput("Nothing to evaluate: give a report or a model.")
     if not report.model.source:
         raise InvalidInput(
-            f"The report does not say where {report.model.id} is; give the model: evaluate(report, model)."
+            f"The report was made of a {report.model.id} in memory and cannot load it again; give the model, too "
+            "(model=…)."
         )
     return load_again(report.model, **permissions)
 

@@ -83,7 +83,7 @@ def validate(
     halves = [disjoint_inputs(loaded, None, data, batches, each, tokens, seed) for data in given]
     _check_different(halves)
     names = _names(given)
-    analyzer = Analyzer(report.settings.kind, seed, report.settings.questionnaire, adapter=adapter, progress=progress)
+    analyzer = _as_before(report, seed, adapter, progress)
     ranked = [_rank(analyzer, loaded, seen, report, first=not number) for number, (seen, _) in enumerate(halves)]
     check_report(head_sites(loaded.model, adapter), report)  # known by now: some attention is only seen when it runs
     own = Domain(OWN, report.provenance.data, report.provenance.data_fingerprint, report.settings.batches)
@@ -146,6 +146,12 @@ class _Ranked:
 
     entropies: Mapping[str, Values]
     regularity: tuple[Regularity, ...]
+
+
+def _as_before(report: Report, seed: int, adapter: str | None, progress: Progress) -> Analyzer:
+    """An analyzer that measures as the report's did, on other inputs."""
+    done = report.settings
+    return Analyzer(done.kind, seed, done.questionnaire, adapter=adapter, landmarks=done.landmarks, progress=progress)
 
 
 def _rank(analyzer: Analyzer, loaded: LoadedModel, inputs: CalibrationInputs, report: Report, first: bool) -> _Ranked:

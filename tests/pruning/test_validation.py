@@ -17,9 +17,10 @@ import oattn_hub as oh
 from oattn_hub.analysis.validity import domain_agreement, regularity
 from oattn_hub.cli import main
 from oattn_hub.errors import FormatError, InvalidInput
+from oattn_hub.progress import silent
 from oattn_hub.pruning import masked, validate
 from oattn_hub.pruning.tasks import DIVERGENCE_KL, Metric
-from oattn_hub.pruning.validation import _trial
+from oattn_hub.pruning.validation import _as_before, _trial
 from oattn_hub.records import Settings
 from oattn_hub.report import Report
 from oattn_hub.report.validation import OWN, ValidationSection
@@ -80,6 +81,12 @@ def test_every_check_is_made_for_every_domain(report: Report, validated: Report)
     assert section.n_inputs == 6
     assert len(section.regularity[0].exponents) == 8
     assert report.validation is None, "a report is frozen: the result is in a new one"
+
+
+def test_heads_are_ranked_again_as_the_report_ranked_them(model: Path) -> None:
+    analyzer = oh.Analyzer("scores", questionnaire={"n_iters": 1}, landmarks=3)
+    report = analyzer.run(model, data=batches(4, seed=1), batches=4)
+    assert _as_before(report, 0, None, silent).settings(4, report.settings.tokens) == report.settings
 
 
 def test_costs_are_those_of_the_masked_model(model: Path, report: Report) -> None:
