@@ -1,6 +1,9 @@
 """Minutes of distillation after a cut: the output projections learn to give the model the unpruned one's outputs.
 
 The loss is the divergence from the unpruned model (KL of logits, 1 - cosine of embeddings), so no label is needed.
+What the unpruned model says of an input is computed once and kept; of many classes that is the likeliest, and how
+likely all others are together. A model that reads from left to right is trained on its longest inputs: they begin like
+the short ones, and what a cut costs lies at late positions. 16-bit weights are trained in 32 bits where that is faster.
 Every so often it is measured on inputs that are not trained on. Where a look finds nothing better, training goes back
 to the best weights seen and on with a third of the rate, because what suits one model tears another apart; where it
 helps, the rate grows again, so that one unlucky look does not slow down all that follows. Training ends when several
@@ -14,7 +17,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
@@ -29,9 +32,10 @@ from oattn_hub.models.load import LoadedModel, Source, load_model
 from oattn_hub.models.options import LoadAgain
 from oattn_hub.pruning.bench import Bench, Question
 from oattn_hub.pruning.origin import Healing
+from oattn_hub.pruning.precision import in_fast_precision
 from oattn_hub.pruning.sites import head_sites
-from oattn_hub.pruning.stacks import split, stacks
-from oattn_hub.pruning.tasks import Task, divergence, without_labels
+from oattn_hub.pruning.stacks import Batch, split, stacks
+from oattn_hub.pruning.tasks import CausalTask, Outputs, Task, divergence, without_labels
 
 if TYPE_CHECKING:
     from oattn_hub.pruning.pruned import PrunedModel
@@ -40,6 +44,8 @@ if TYPE_CHECKING:
 _BATCH, _STEPS, _PATIENCE, _SEEN = 4, 12, 5, 24
 # What the rate is divided by where training made nothing better, and multiplied with where it did.
 _SLOWER, _FASTER = 3.0, 1.5
+# So many of the likeliest classes are kept of what the unpruned model says; all of them where there are not many more.
+_LIKELIEST = 256
 
 
 @dataclass(frozen=True)
@@ -85,21 +91,21 @@ def heal(
     bench = Bench(teacher, question)
     student = replace(pruned.loaded, model=copy.deepcopy(pruned.model).eval())
     wanted = {name: parameter.requires_grad for name, parameter in student.model.named_parameters()}
-    additions = None if lora is None else Additions(teacher, student, pruned.plan.adapter, lora)
-    weights = additions.weights if additions else trained_parameters(teacher, student, pruned.plan.adapter)
-    each = max(1, _SEEN // len(bench.roles.choice))
-    held_out = [batch for part in bench.roles.choice for batch in part[:each]]
-    healer = _Healer(teacher, student, bench.task, weights, rate, seed)
-    looks = healer.run(bench.roles.fit, held_out, 60 * minutes, report)
-    if additions:
-        additions.merge()
+    train, held_out = _seen(bench)
+    with in_fast_precision(teacher.model), in_fast_precision(student.model):
+        additions = None if lora is None else Additions(teacher, student, pruned.plan.adapter, lora)
+        weights = additions.weights if additions else trained_parameters(teacher, student, pruned.plan.adapter)
+        healer = _Healer(teacher, student, bench.task, weights, rate, seed)
+        looks = healer.run(train, held_out, 60 * minutes, report)
+        if additions:
+            additions.merge()
     for name, parameter in student.model.named_parameters():
         parameter.requires_grad_(wanted[name])
     healing: Healing = {
         "trained": additions.description if additions else "output projections of the attention layers",
         "parameters": sum(weight.numel() for weight in weights.values()),
-        "trained_on": bench.roles.fit.description,
-        "inputs": bench.roles.fit.fingerprint,
+        "trained_on": train.description,
+        "inputs": train.fingerprint,
         "steps": looks[-1].step,
         "seconds": round(looks[-1].seconds, 1),
         "rate": rate,
@@ -109,6 +115,18 @@ def heal(
     plan = replace(pruned.plan, cost=bench.cost_of(student), healing=healing, refits=None)
     probe = pruned.probe or without_labels(bench.roles.check[0][0])
     return replace(pruned, model=student.model, plan=plan, loaded=student, probe=probe)
+
+
+def _seen(bench: Bench) -> tuple[CalibrationInputs, list[Batch]]:
+    """What to train on, and what is looked at in between."""
+    train, parts = bench.roles.fit, bench.roles.choice
+    each = max(1, _SEEN // len(parts))
+    if isinstance(bench.whole_task, CausalTask) and len(parts) > 1:  # the same texts at several lengths
+        longest = max(batch["input_ids"].shape[-1] for batch in train)
+        long = tuple(batch for batch in train if batch["input_ids"].shape[-1] == longest)
+        train = CalibrationInputs(long, f"{train.description}; those of {longest} tokens", longest)
+        parts = parts[-1:]
+    return train, [batch for part in parts for batch in part[:each]]
 
 
 def _check_wish(pruned: PrunedModel, minutes: float, lora: int | None) -> None:
@@ -162,6 +180,58 @@ class Additions:
                 self.model.set_submodule(name, layer.get_base_layer())
 
 
+class _Teacher:
+    """What the unpruned model says of each input, computed once and kept in few numbers."""
+
+    def __init__(self, loaded: LoadedModel, task: Task) -> None:
+        self.loaded, self.task = loaded, task
+        # by the input's identity: the inputs outlive the training
+        self.known: dict[int, _Answer] = {}
+
+    def answers(self, inputs: Sequence[Batch]) -> list[_Answer]:
+        """For each input."""
+        new = [batch for batch in inputs if id(batch) not in self.known]
+        with torch.no_grad():
+            outputs = [
+                one
+                for stack, count in stacks(self.loaded, new)
+                for one in split(self.task.read(self.loaded, stack), count)
+            ]
+        self.known |= {id(batch): _Answer.of(one) for batch, one in zip(new, outputs, strict=True)}
+        return [self.known[id(batch)] for batch in inputs]
+
+
+@dataclass(frozen=True, eq=False)
+class _Answer:
+    """What a model said of one input; of many classes the likeliest, and all others together."""
+
+    outputs: Outputs
+    places: dict[str, torch.Tensor]
+
+    @classmethod
+    def of(cls, outputs: Outputs) -> _Answer:
+        """The few numbers of a whole answer."""
+        places = {
+            name: values.topk(_LIKELIEST, -1).indices
+            for name, values in outputs.items()
+            if "logits" in name and values.shape[-1] > 2 * _LIKELIEST
+        }
+        return cls({name: _few(values, places.get(name)) for name, values in outputs.items()}, places)
+
+    def divergence(self, now: Outputs) -> torch.Tensor:
+        """How far another answer is from this one."""
+        return divergence({name: _few(now[name], self.places.get(name)) for name in self.outputs}, self.outputs)
+
+
+def _few(values: torch.Tensor, places: torch.Tensor | None) -> torch.Tensor:
+    """Logits of some classes, and one of all others; everything where no classes are named."""
+    if places is None:
+        return values.clone()  # the stack it was cut out of need not be kept
+    found = values.gather(-1, places) - values.logsumexp(-1, keepdim=True)
+    rest = torch.log1p(-found.exp().sum(-1, keepdim=True).clamp_max(1 - 1e-6))
+    return torch.cat([found, rest], -1)
+
+
 class _Healer:
     """One training run."""
 
@@ -174,7 +244,7 @@ class _Healer:
         rate: float,
         seed: int,
     ) -> None:
-        self.teacher, self.student, self.task, self.weights = teacher, student, task, weights
+        self.teacher, self.student, self.task, self.weights = _Teacher(teacher, task), student, task, weights
         self.generator = torch.Generator().manual_seed(seed)
         for name, parameter in student.model.named_parameters():
             parameter.requires_grad_(name in weights)
@@ -184,7 +254,7 @@ class _Healer:
         self.optimiser = torch.optim.Adam(self.exact.values(), lr=rate)
 
     def run(
-        self, train: CalibrationInputs, held_out: Sequence[Any], seconds: float, report: Callable[[Look], None]
+        self, train: Sequence[Batch], held_out: Sequence[Batch], seconds: float, report: Callable[[Look], None]
     ) -> list[Look]:
         """Train until the time is over or nothing gets better; the best weights seen stay in the student."""
         start = time.perf_counter()
@@ -219,7 +289,7 @@ class _Healer:
         self.rate /= _SLOWER
         self.optimiser = torch.optim.Adam(self.exact.values(), lr=self.rate)
 
-    def _steps(self, train: CalibrationInputs, start: float, seconds: float) -> int:
+    def _steps(self, train: Sequence[Batch], start: float, seconds: float) -> int:
         """A few steps on inputs of one length each, drawn anew."""
         for done in range(_STEPS):
             left = 1 - (time.perf_counter() - start) / seconds
@@ -245,22 +315,19 @@ class _Healer:
             for name, weight in self.weights.items():
                 weight.copy_(self.exact[name])
 
-    def _losses(self, inputs: Sequence[Any]) -> list[torch.Tensor]:
+    def _losses(self, inputs: Sequence[Batch]) -> Iterator[torch.Tensor]:
         """For each stack of inputs the sum of their divergences."""
-        found = []
+        before = iter(self.teacher.answers(inputs))
         for stack, count in stacks(self.student, inputs):
-            with torch.no_grad():
-                before = split(self.task.read(self.teacher, stack), count)
             now = split(self.task.read(self.student, stack), count)
-            found.append(torch.stack([divergence(one, other) for one, other in zip(now, before, strict=True)]).sum())
-        return found
+            yield torch.stack([next(before).divergence(one) for one in now]).sum()
 
-    def _loss(self, inputs: Sequence[Any]) -> float:
+    def _loss(self, inputs: Sequence[Batch]) -> float:
         with torch.no_grad():
-            return float(torch.stack(self._losses(inputs)).sum()) / len(inputs)
+            return sum(float(loss) for loss in self._losses(inputs)) / len(inputs)
 
 
-def _shapes(batch: Any) -> dict[str, torch.Size]:
+def _shapes(batch: Batch) -> dict[str, torch.Size]:
     return {name: value.shape for name, value in batch.items()}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from itertools import count
 from pathlib import Path
@@ -15,7 +16,9 @@ import oattn_hub as oh
 from oattn_hub.cli import main
 from oattn_hub.errors import InvalidInput
 from oattn_hub.pruning import load_pruned
-from oattn_hub.pruning.heal import Look, heal, open_pruned
+from oattn_hub.pruning.heal import Look, _Answer, heal, open_pruned
+from oattn_hub.pruning.precision import in_fast_precision
+from oattn_hub.pruning.tasks import divergence
 from oattn_hub.pruning.words import weights_words
 
 
@@ -129,6 +132,93 @@ def test_what_does_not_help_is_not_kept(llama: Any) -> None:
     if healing["after"] == healing["before"]:
         for name, value in healed.model.state_dict().items():
             assert torch.equal(value, pruned.model.state_dict()[name])
+
+
+def rows_read(model: torch.nn.Module) -> list[tuple[int, ...]]:
+    """Every row of tokens that the model reads from now on."""
+    found: list[tuple[int, ...]] = []
+
+    def note(module: torch.nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
+        ids = named["input_ids"] if "input_ids" in named else arguments[0]
+        found.extend(tuple(row) for row in ids.tolist())
+
+    model.register_forward_pre_hook(note, with_kwargs=True)
+    return found
+
+
+def test_the_unpruned_model_is_asked_once(llama: Any) -> None:
+    """It ran anew in every step and every look, which was a third of the time of the one and half of the other."""
+    pruned = oh.PruningPlan.from_heads(llama, [(0, 1), (1, 0)]).apply(llama, inputs=batches(1), measure=False)
+    teacher = copy.deepcopy(llama)
+    looks: list[Look] = []
+    read: list[int] = []
+
+    def look(one: Look) -> None:
+        looks.append(one)
+        read.append(len(asked))
+
+    asked = rows_read(teacher)
+    heal(pruned, teacher, data=batches(30), minutes=0.04, rate=3e-3, report=look)
+    trained = asked[read[0] : read[-1]]
+    assert looks[-1].step > 20
+    assert len(trained) == len(set(trained)) <= 30
+
+
+def test_what_is_kept_of_many_classes_tells_how_far_others_are() -> None:
+    generator = torch.Generator().manual_seed(0)
+    before, now = ({"logits": 4 * torch.randn((6, 900), generator=generator)} for _ in range(2))
+    answer = _Answer.of(before)
+    assert answer.outputs["logits"].shape == (6, 257)
+    torch.testing.assert_close(answer.outputs["logits"].exp().sum(-1), torch.ones(6))
+    assert float(answer.divergence(before)) == pytest.approx(0, abs=1e-5)
+    whole = float(divergence(now, before))
+    assert 0.5 * whole < float(answer.divergence(now)) <= whole
+    few = {"logits": before["logits"][:, :300]}
+    assert float(_Answer.of(few).divergence(now | {"logits": now["logits"][:, :300]})) == pytest.approx(
+        float(divergence({"logits": now["logits"][:, :300]}, few))
+    )
+
+
+def test_what_reads_from_left_to_right_is_trained_on_its_longest_inputs(llama: Any) -> None:
+    """Most steps went to texts of 128 tokens, and SmolLM2 was left with what it had lost at 512."""
+    pruned = oh.PruningPlan.from_heads(llama, [(0, 1), (1, 0)]).apply(llama, inputs=batches(1), measure=False)
+    ids = torch.randint(3, 60, (6000,), generator=torch.Generator().manual_seed(0)).numpy()
+    teacher = copy.deepcopy(llama)
+    asked = rows_read(teacher)
+    seen: list[int] = []
+    options = {"data": ids, "minutes": 0.02, "lengths": [16, 48]}
+    healed = heal(pruned, teacher, **options, report=lambda _: seen.append(len(asked)))
+    assert "those of 48 tokens" in weights_words(healed.plan)
+    assert seen[-1] > seen[0]
+    assert {len(row) for row in asked[seen[0] : seen[-1]]} == {48}
+
+
+def test_short_numbers_are_trained_in_long_ones(llama: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a processor that is slow with 16 bits, the minutes paid for a quarter of the steps."""
+    monkeypatch.setattr("oattn_hub.pruning.precision.slower_than_32_bits", lambda dtype: True)
+    llama.bfloat16()
+    pruned = oh.PruningPlan.from_heads(llama, [(0, 1), (1, 0)]).apply(llama, inputs=batches(1), measure=False)
+    before = {name: value.clone() for name, value in pruned.model.state_dict().items()}
+    own = {name: value.data_ptr() for name, value in llama.state_dict().items()}
+    looks: list[Look] = []
+    healed = heal(pruned, llama, data=batches(60), minutes=0.05, rate=3e-3, report=looks.append)
+    assert min(look.loss for look in looks) < 0.9 * looks[0].loss
+    assert {name: value.data_ptr() for name, value in llama.state_dict().items()} == own
+    for name, value in healed.model.state_dict().items():
+        assert value.dtype == before[name].dtype == torch.bfloat16 or "inv_freq" in name
+        assert torch.equal(value, before[name]) == ("o_proj" not in name)
+    logits = {}
+    for where in (llama, healed.model):
+        with torch.no_grad(), in_fast_precision(where):
+            logits[where] = where(**batches(1)[0]).logits
+    assert {value.dtype for value in logits.values()} == {torch.float32}
+
+
+def test_what_is_fast_enough_keeps_its_precision(llama: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("oattn_hub.pruning.precision.slower_than_32_bits", lambda dtype: False)
+    llama.bfloat16()
+    with in_fast_precision(llama):
+        assert llama(**batches(1)[0]).logits.dtype == torch.bfloat16
 
 
 def test_bad_healing(llama: Any) -> None:
