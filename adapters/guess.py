@@ -253,8 +253,8 @@ def _own_convolutions(
     known: dict[int, tuple[Block, ...]] = {n_heads: ("h",)}
     known |= {widths(parts[axis.path])[1]: axis.blocks for axis in axes if axis.axis == "out" and axis.path in parts}
     for path, part in module.named_modules():
-        channels = getattr(part, "groups", 1)
-        alone = channels > 1 and part.in_channels == part.out_channels == channels
+        channels = getattr(part, "groups", 1)  # of other modules something else may be called so
+        alone = channels > 1 and getattr(part, "in_channels", 0) == getattr(part, "out_channels", 0) == channels
         if alone and channels in known:
             for tensor in ("weight", "bias"):
                 if getattr(part, tensor, None) is not None:
