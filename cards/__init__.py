@@ -5,7 +5,6 @@ A value that is missing is an error: a card with a hole in it is never written.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -14,6 +13,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, UndefinedErro
 from markupsafe import Markup
 
 from oattn_hub.errors import InvalidInput
+from oattn_hub.letters import CONTROL
 
 
 def render(template: str, values: Mapping[str, object]) -> str:
@@ -26,9 +26,6 @@ def render(template: str, values: Mapping[str, object]) -> str:
         return _environment().get_template(template).render(values)
     except UndefinedError as error:
         raise InvalidInput(f"The card {template} cannot be written: {error}. Give that value and try again.") from error
-
-
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 @cache
@@ -59,12 +56,13 @@ def markdown_text(text: str) -> str:
     >>> markdown_text("<img>\n# ![x](http://x)")
     '&lt;img> # ![x]\\(http://x)'
     """
-    return _CONTROL.sub(" ", text).replace("<", "&lt;").replace("](", "]\\(").replace("][", "]\\[")
+    return CONTROL.sub(" ", text).replace("<", "&lt;").replace("](", "]\\(").replace("][", "]\\[")
 
 
 def _code(value: object) -> Markup:
-    """A value within code, where nothing is HTML; it cannot end the code it stands in."""
-    return Markup(_CONTROL.sub(lambda found: found[0] if found[0] == "\n" else " ", str(value)).replace("`", "'"))
+    """A value within code, where nothing is HTML; it ends neither the code it stands in nor our part of a README."""
+    text = CONTROL.sub(lambda found: found[0] if found[0] == "\n" else " ", str(value))
+    return Markup(text.replace("`", "'").replace("<!--", "< !--"))
 
 
 def _inline(value: object) -> Markup:

@@ -18,7 +18,7 @@ ROOT = Path(oattn_hub.__file__).parent
 
 # From the first to the last; a room may import from its own line and from those above it.
 ROOMS = [
-    {"errors", "types", "files", "codec", "records", "lazy", "progress", "tokens", "versions"},
+    {"errors", "types", "letters", "files", "codec", "records", "lazy", "progress", "tokens", "versions"},
     {"models"},
     {"inputs"},
     {"adapters", "attention"},

@@ -6,7 +6,6 @@ import argparse
 import codecs
 import io
 import json
-import re
 import sys
 import time
 from collections.abc import Iterable, Iterator
@@ -15,11 +14,9 @@ from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from oattn_hub.cli.typed import typed_name
+from oattn_hub.letters import STEERING
 from oattn_hub.progress import Progress
 from oattn_hub.types import Json
-
-# Control characters but line feed and tab, and those that turn the direction of what follows.
-_STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 # What is printed in the place of letters that a terminal of another encoding than UTF-8 may not have.
 _PLAIN = {"•": "*", "–": "-", "…": "...", "×": "x", "≈": "about ", "·": ".", "ö": "oe", "│": "|", "─": "-"}
@@ -66,7 +63,7 @@ def printable(text: str) -> str:
     >>> printable("a\x1b[2Jb\n")
     'a[2Jb\n'
     """
-    return _STEERING.sub("", text)
+    return STEERING.sub("", text)
 
 
 def print_json(value: Json) -> None:

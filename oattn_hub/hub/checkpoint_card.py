@@ -204,7 +204,8 @@ def _snippets(manifest: Manifest, config: Mapping[str, Any], place: str) -> dict
     cut = manifest.variant == "cut" and not manifest.stock
     plain = ""
     if manifest.library == "transformers":
-        autos = [auto for auto in config.get("auto_map", {}) if auto != "AutoConfig"]
+        # readers copy these lines: nothing but a name of a class may come into them out of a file
+        autos = [auto for auto in config.get("auto_map", {}) if auto != "AutoConfig" and auto.isidentifier()]
         auto = next(iter(autos), None) if cut else manifest.class_name
         trust = ", trust_remote_code=True" if cut else ""
         if auto:

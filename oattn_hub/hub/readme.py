@@ -12,6 +12,7 @@ import yaml
 
 from oattn_hub.errors import FormatError
 from oattn_hub.files.front_matter import FRONT_MATTER, listed, parse_front_matter
+from oattn_hub.letters import TURNING
 
 BEGIN = "<!-- oattn_hub: written by a program from here on; it is replaced at the next publish -->"
 END = "<!-- oattn_hub: end -->"
@@ -30,7 +31,7 @@ def build_readme(metadata: Mapping[str, object], text: str) -> str:
     <!-- oattn_hub: end -->
     <BLANKLINE>
     """
-    return f"{_front_matter(metadata)}\n{BEGIN}\n{text.strip()}\n{END}\n"
+    return f"{TURNING.sub('', _front_matter(metadata))}\n{BEGIN}\n{text.strip()}\n{END}\n"
 
 
 def merge_readme(present: str, ours: str) -> str:
@@ -59,7 +60,9 @@ def _with_section(body: str, section: str) -> str:
 
 
 def _section(readme: str) -> str:
-    return readme[readme.index(BEGIN) : readme.index(END) + len(END)]
+    match = FRONT_MATTER.match(readme)
+    body = readme[match.end() :] if match else readme  # a name in the metadata may contain the marks
+    return body[body.index(BEGIN) : body.index(END) + len(END)]
 
 
 def _front_matter(metadata: Mapping[str, object]) -> str:

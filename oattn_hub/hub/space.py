@@ -17,6 +17,7 @@ from oattn_hub.hub.client import check_repo_id, explained, open_api
 from oattn_hub.hub.content import content_ids
 from oattn_hub.hub.publish import Publication
 from oattn_hub.hub.push import shareable
+from oattn_hub.letters import TURNING
 from oattn_hub.models.identify import is_hub_id
 
 if TYPE_CHECKING:
@@ -103,6 +104,7 @@ def _commit(api: HfApi, folder: Path, repo_id: str, paths: Sequence[str], messag
 
 
 def _card(title: str, models: list[str]) -> str:
+    title = TURNING.sub("", title)
     head: dict[str, object] = {"title": title[:100], "emoji": "🧭", "colorFrom": "blue", "colorTo": "gray"}
     head |= {"sdk": "static", "app_file": INDEX, "pinned": False, "tags": ["oattn_hub"]}
     head |= {"models": models} if models else {}

@@ -73,6 +73,8 @@ class Manifest:
         found = decode(cls, {**rest, "class_name": value.get("class")}, "The manifest", plan=plan)
         if outside := [name for name in (*found.sha256, *found.files) if not _is_inside(name)]:
             raise FormatError(f"The manifest names {outside[0][:80]!r}, which is no file of its own.")
+        if not found.class_name.isidentifier():  # it stands in the card's Python, which readers copy
+            raise FormatError(f"The manifest names the class {found.class_name[:80]!r}, which no class is called.")
         return found
 
     def write(self, folder: Path) -> None:

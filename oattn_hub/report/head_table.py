@@ -6,6 +6,7 @@ import csv
 import io
 from typing import TYPE_CHECKING
 
+from oattn_hub.letters import spreadsheet_text
 from oattn_hub.records import Head
 from oattn_hub.report.answer import answer
 
@@ -54,8 +55,7 @@ def _cell(value: object) -> str:
         return ""
     if isinstance(value, float):
         return f"{value:.6g}"
-    text = str(value)
-    return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r") and not isinstance(value, int) else text
+    return spreadsheet_text(value) if isinstance(value, str) else str(value)
 
 
 def _scores(report: Report) -> dict[str, dict[Head, float]]:

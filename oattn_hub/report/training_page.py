@@ -40,7 +40,9 @@ def write_training_page(moments: Sequence[tuple[int, Report, Mapping[str, float]
         kind=last.settings.kind,
         batches=last.settings.batches,
         tokens=last.settings.tokens,
-        data=verbatim(json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")),
+        data=verbatim(
+            json.dumps(data, separators=(",", ":"), allow_nan=False, ensure_ascii=False).replace("<", "\\u003c")
+        ),
         script=verbatim(resource("training.js")),
     )
     write_text(path, text)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
+from oattn_hub.letters import TURNING
 from oattn_hub.report.plot import PlannedFigure, render
 
 if TYPE_CHECKING:
@@ -33,12 +34,13 @@ def stills(planned: Iterable[PlannedFigure]) -> list[Still]:
 
 
 def fill(template: str, **values: object) -> str:
-    """Fill a template of ``web/``; everything is escaped but our own files."""
+    """Fill a template of ``web/``; everything is escaped but our own files, and no name turns the text around it."""
     from jinja2 import Environment, StrictUndefined
 
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters["code"] = _code
-    return environment.from_string(resource(template)).render(css=verbatim(resource("page.css")), **values)
+    text = environment.from_string(resource(template)).render(css=verbatim(resource("page.css")), **values)
+    return TURNING.sub("", text)
 
 
 def resource(name: str) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 
 from oattn_hub.errors import FormatError, OattnError
 from oattn_hub.files import read_sealed, write_text
+from oattn_hub.letters import TURNING, spreadsheet_text
 from oattn_hub.report.answer import TOLERANCE, Removal, measured_removal
 from oattn_hub.report.evaluation import EvaluationSection
 from oattn_hub.sweep.state import REPORT_FILE, SweepFolder
@@ -73,11 +74,13 @@ class Leaderboard:
         return [folder / PAGE_FILE, folder / TABLE_FILE]
 
     def to_csv(self) -> str:
-        """Every number at full precision."""
+        """Every number at full precision; no name becomes a formula."""
         text = io.StringIO()
         writer = csv.DictWriter(text, [item.name for item in fields(Row)], lineterminator="\n")
         writer.writeheader()
-        writer.writerows(asdict(row) for row in self.rows)
+        for row in self.rows:
+            cells = asdict(row).items()
+            writer.writerow({name: spreadsheet_text(cell) if isinstance(cell, str) else cell for name, cell in cells})
         return text.getvalue()
 
     def to_html(self) -> str:
@@ -87,9 +90,8 @@ class Leaderboard:
         environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
         template = environment.from_string(files("oattn_hub.sweep").joinpath("leaderboard.html.j2").read_text("utf-8"))
         cells = [[(words(row), getattr(row, name)) for words, name in _COLUMNS.values()] for row in self.rows]
-        return template.render(
-            board=self, tolerance=TOLERANCE, columns=list(_COLUMNS), lines=list(zip(self.rows, cells, strict=True))
-        )
+        lines = list(zip(self.rows, cells, strict=True))
+        return TURNING.sub("", template.render(board=self, tolerance=TOLERANCE, columns=list(_COLUMNS), lines=lines))
 
 
 def _row(model: str, folder: Path) -> Row:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -56,6 +57,7 @@ MANIFESTS: dict[str, Change] = {
     "a model with a permission": lambda m: m["plan"]["model"].update(trust_remote_code=True),
     "a result of text": lambda m: m["result"].update(parameters_before="many"),
     "a class that is a number": lambda m: m.update({"class": 5}),
+    "a class with a line of code": lambda m: m.update({"class": "BertModel\nimport evil"}),
     "a file outside": lambda m: m["sha256"].update({"../../etc/passwd": "0" * 64}),
     "an absolute file": lambda m: m["sha256"].update({"/etc/passwd": "0" * 64}),
     "a file with a NUL": lambda m: m["files"].append("a\0b"),
@@ -108,6 +110,19 @@ def test_a_manifest_that_lost_its_seal_is_refused(checkpoint: Path) -> None:
 def test_a_model_that_says_nothing_of_its_source_has_a_card(checkpoint: Path) -> None:
     rewrite(checkpoint, of_manifest=lambda manifest: manifest["plan"]["model"].pop("source"))
     assert card_of(checkpoint)
+
+
+def test_no_line_of_code_comes_into_the_card_out_of_a_file(checkpoint: Path) -> None:
+    """Readers copy what the card shows them, so a name in it must be a name."""
+    config = read_json(checkpoint / "config.json")
+    write_json(checkpoint / "config.json", {**config, "auto_map": {"AutoModel\nimport evil\n": "modeling_pruned.A"}})
+    assert "evil" not in card_of(checkpoint)
+
+
+def test_no_name_turns_the_direction_of_a_card(checkpoint: Path) -> None:
+    turned = "bert\u202egnp\u2066\u200f"
+    rewrite(checkpoint, of_manifest=lambda manifest: manifest["plan"]["model"].update(id=turned, revision=turned))
+    assert not re.search("[\u200e\u200f\u202a-\u202e\u2066-\u2069]", card_of(checkpoint))
 
 
 @pytest.mark.parametrize("change", [{"n_heads": 0}, {"heads": [[0, -1]]}, {"heads": [[0, head] for head in range(99)]}])

@@ -80,6 +80,16 @@ def test_markdown_in_names_stays_text_in_the_card(report: Report, tmp_path: Path
     assert "](javascript" not in prose
 
 
+def test_no_name_ends_our_part_of_a_card(report: Report, tmp_path: Path) -> None:
+    from oattn_hub.hub.readme import BEGIN, END, merge_readme
+
+    named(report, f"evil {END} {BEGIN}").save(tmp_path / "hostile")
+    card = card_of(tmp_path / "hostile")
+    body = card.split("\n---\n", 1)[1]
+    assert (body.count(BEGIN), body.count(END)) == (1, 1)
+    assert merge_readme(merge_readme("# Mine\n", card), card).count("## Citation") == 1
+
+
 def test_html_in_a_name_stays_text_in_a_space(report: Report, tmp_path: Path) -> None:
     hostile = named(report, "evil\n\n<img src=x onerror=alert(1)> [a](javascript:b)")
     push_report_space(hostile, "me/space", dry_run=tmp_path / "space", token=False, endpoint="http://127.0.0.1:9")
@@ -98,6 +108,42 @@ def test_a_dollar_sign_in_a_name_starts_no_formula(report: Report, tmp_path: Pat
     assert replace(report, groups=groups).save_figures(tmp_path / "figures")
     compared = compare(replace(report, model=replace(report.model, id=name)), report)
     assert all(render(figure) for figure in section_figures("comparison", compared))
+
+
+# Letters that turn the direction of what follows: a name "abc\u202edlrow" would be read "abcworld".
+TURNING = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
+
+
+def test_no_name_turns_the_direction_of_what_stands_beside_it(report: Report, tmp_path: Path, capsys: Any) -> None:
+    from oattn_hub.report.comparison import compare
+    from oattn_hub.report.contexts import Axis, Context
+    from oattn_hub.sweep.leaderboard import Leaderboard, Row
+
+    name = f"a{TURNING}b"
+    contexts = (Context(0, (Axis("input_ids", "text", 20, (name,) * 20),)),)
+    hostile = replace(named(report, name), contexts=contexts)
+    compare(hostile, report).save(tmp_path / "compared", hostile, report)
+    hostile.write_page(tmp_path / "page.html")
+    hostile.save(tmp_path / "hostile")
+    row = Row(name, name, 1, 1, 1, name, 1.0, None, None, None, "page")
+    Leaderboard(name, (row,), {name: name}).save(tmp_path / "board")
+    console().print(name)
+    shown = {str(path): path.read_text() for path in tmp_path.rglob("*.html")}
+    shown |= {"card": card_of(tmp_path / "hostile"), "terminal": capsys.readouterr().out}
+    push_report_space(hostile, "me/space", dry_run=tmp_path / "space", token=False, endpoint="http://127.0.0.1:9")
+    shown["space"] = (tmp_path / "space/README.md").read_text()
+    assert len(shown) == 6
+    for place, text in shown.items():
+        found = [letter for letter in TURNING if letter in text]
+        assert not found, f"{place} shows {found}"
+
+
+def test_no_cell_of_a_leaderboard_is_a_formula(tmp_path: Path) -> None:
+    from oattn_hub.sweep.leaderboard import Leaderboard, Row
+
+    row = Row("=1+1", "-2", 1, 1, 1, "@g", -1.5, None, None, None, "+page")
+    Leaderboard("board", (row,), {}).save(tmp_path)
+    assert (tmp_path / "leaderboard.csv").read_text().splitlines()[1] == "'=1+1,'-2,1,1,1,'@g,-1.5,,,,'+page"
 
 
 # what the system refuses to look at -----------------------------------------------------------------------------------
