@@ -111,8 +111,10 @@ def summary(report: Report, out: Path) -> JsonObject:
 def _print(report: Report, out: Path, data: str | None) -> None:
     from rich.table import Table
 
+    from oattn_hub.report.findings import agreement_sentences, answer_sentences
+
     screen = console()
-    for finding in report.findings():
+    for finding in [*answer_sentences(report), *agreement_sentences(report)]:
         screen.print(f"• {finding}", markup=False)
     for name in report.groups:
         heads = sorted((head for head in report.heads if head.group == name), key=lambda head: head.rank)
@@ -125,7 +127,8 @@ def _print(report: Report, out: Path, data: str | None) -> None:
         screen.print(table)
     for finding in report.theory.findings if report.theory else []:
         screen.print(f"• {finding}", markup=False)
-    screen.print(f"report {out}\npage   {out / 'report.html'}", soft_wrap=True, markup=False)
+    screen.print(f"report {out}", f"page   {out / 'report.html'}", sep="\n", soft_wrap=True, markup=False)
+    screen.print("The page also says what the ranking owes to the method's own choices.", markup=False)
     folder, on = quote(str(out)), data_option(data)
     next_commands(
         (f"oattn evaluate {folder}{on}", "what removing heads costs"),

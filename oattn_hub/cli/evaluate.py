@@ -74,12 +74,12 @@ def run(args: argparse.Namespace) -> int:
     joined = report.with_evaluation(section)
     joined.save(args.report)
     figure = _draw(section, args.figure or args.report / "figures" / "evaluation-cost_of_removal.png")
-    if (args.report / "report.html").exists():
-        joined.write_page(args.report / "report.html")
+    present = args.report / "report.html"
+    page = joined.write_page(present) if present.exists() else None
     if args.json:
         print_json({"evaluation": section.to_json(), "findings": section.findings, "figure": str(figure)})
         return 0
-    _print(joined, section, figure)
+    _print(joined, section, figure, page)
     folder = quote(str(args.report))
     next_commands(
         (f"oattn prune {folder} --budget 1%{data_option(args.data)} --out pruned", "the smaller model"),
@@ -99,11 +99,11 @@ def _draw(section: EvaluationSection, path: Path) -> Path:
     return path
 
 
-def _print(report: Report, section: EvaluationSection, figure: Path) -> None:
+def _print(report: Report, section: EvaluationSection, figure: Path, page: Path | None) -> None:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    from oattn_hub.report.evaluation_words import cost_form
+    from oattn_hub.report.evaluation_words import cost_form, percent
 
     out = console()
     for sentence in report.findings()[:3]:
@@ -111,11 +111,14 @@ def _print(report: Report, section: EvaluationSection, figure: Path) -> None:
     table = Table(title=f"{section.metrics[0].title}, after removing heads by …", box=SIMPLE_HEAD, title_justify="left")
     table.add_column("score")
     for fraction in section.fractions[1:]:
-        table.add_column(f"{fraction:.0%}", justify="right", no_wrap=True)
+        table.add_column(percent(fraction), justify="right", no_wrap=True)
     form = cost_form(section, 3)
     for result in section.scores:
         table.add_row(result.title, *(format(value, form) for value in result.curves["divergence"].mean[1:]))
     out.print(table)
     for finding in section.findings:
         out.print(f"• {finding}", markup=False)
-    out.print(f"{section.evaluations} evaluations in {section.seconds:.0f} s; curves: {figure}", markup=False)
+    out.print(f"{section.evaluations} evaluations in {section.seconds:.0f} s", markup=False)
+    out.print(f"curves {figure}", soft_wrap=True, markup=False)
+    if page is not None:
+        out.print(f"page   {page}", soft_wrap=True, markup=False)

@@ -53,7 +53,7 @@ def _unknown_words(tokenizer: PreTrainedTokenizerBase, pieces: list[list[int]]) 
     """Says so where the text is not of the kind the model reads: English prose for a model of proteins, say."""
     tokens = [token for piece in pieces for token in piece]
     share = sum(token == tokenizer.unk_token_id for token in tokens) / max(len(tokens), 1)
-    return f"; {share:.0%} of its tokens are unknown to the model" if share > _STRANGE else ""
+    return f"; {100 * share:.0f} % of its tokens are unknown to the model" if share > _STRANGE else ""
 
 
 def _windows_of_ids(

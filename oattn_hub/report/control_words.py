@@ -20,16 +20,21 @@ WHAT_RANKS_SAY = (  # measured: benchmarks/results/truth.md
 )
 
 
-def control_sentences(group: GroupResult) -> list[str]:
-    """One sentence for each control, in lower case; none for a report of an older version."""
-    controls = group.haar.controls
+def limit_sentences(group: GroupResult) -> list[str]:
+    """What was measured otherwise than usual, in lower case: too few batches, merged positions, an approximation."""
     sentences = [_few(group)] if group.n_batches < FEWEST_BATCHES else []
     if group.pooled != (1, 1):
         sentences.append(_pooled(group))
     if group.geometry.landmarks is not None:
         sentences.append(_approximated(group))
+    return sentences
+
+
+def control_sentences(group: GroupResult) -> list[str]:
+    """One sentence for each control, in lower case; none for a report of an older version."""
+    controls, sentences = group.haar.controls, []
     if controls is None:
-        return sentences
+        return []
     if controls.shannon is not None:
         sentences.append(
             f"the entropies rank the heads {_alike(controls.shannon)} the plain Shannon entropy of their attention "

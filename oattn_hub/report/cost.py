@@ -30,3 +30,18 @@ class Cost(Look, total=False):
     lengths: list[Look]
     last_look: list[Look]  # on inputs that decided nothing
     searched_on: str
+
+
+_SCALES = {
+    "1 - cosine": "0 is the same embedding as before, 1 one that has nothing in common with it.",
+    "KL divergence": "0 is no change; at 0.01 what the unpruned model expects is, on average, 1 % less probable.",
+}
+
+
+def scale_words(title: str) -> str:
+    """How to read a cost of that title when one meets it for the first time; empty where per cent explain it.
+
+    >>> scale_words("1 - cosine with the unpruned embedding")
+    'A cost of 0 is the same embedding as before, 1 one that has nothing in common with it.'
+    """
+    return next((f"A cost of {words}" for start, words in _SCALES.items() if title.startswith(start)), "")

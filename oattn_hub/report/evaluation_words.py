@@ -17,12 +17,12 @@ def findings(section: EvaluationSection) -> list[str]:
     best, random = section.best(), section.score("random")
     which = "costs least" if best.auc <= random.auc else "costs least of the scores, but no less than chance"
     sentences = [
-        f"Removing {section.fractions[1]:.0%} to {section.fractions[-1]:.0%} of the heads, {best.title} {which}: "
-        f"mean {section.metrics[0].title} {best.auc:.3g} [{best.auc_low:.3g}, {best.auc_high:.3g}], against "
+        f"Removing {percent(section.fractions[1])} to {percent(section.fractions[-1])} of the heads, {best.title} "
+        f"{which}: mean {section.metrics[0].title} {best.auc:.3g} [{best.auc_low:.3g}, {best.auc_high:.3g}], against "
         f"{random.auc:.3g} for random removal ({section.seeds} seeds)."
     ]
     sentences += [_against_random(section, result) for result in section.scores if result.name == "haar"]
-    sentences += [_paper_at(section, fraction) for fraction in section.fractions if 0.05 < fraction < 0.35]
+    sentences.append(_paper_beside_random(section))
     sentences = [sentence for sentence in sentences if sentence]
     if section.primary is not section.metrics[0]:
         sentences.append(_primary(section, best))
@@ -31,6 +31,15 @@ def findings(section: EvaluationSection) -> list[str]:
         f"nothing with them: {section.evaluation}."
     )
     return [*sentences, *section.notes]
+
+
+def percent(share: float) -> str:
+    """A part of the heads, as every other text of the project writes it.
+
+    >>> percent(0.3)
+    '30 %'
+    """
+    return f"{100 * share:.0f} %"
 
 
 def rounded_up(value: float, digits: int) -> float:
@@ -46,7 +55,7 @@ def rounded_up(value: float, digits: int) -> float:
 def table(section: EvaluationSection) -> tuple[list[str], list[list[str]]]:
     """One row a score: the divergence at each fraction, the mean with its interval, and the agreement with ablation."""
     shown, four = section.fractions[1:], cost_form(section, 4)
-    columns = ["score", *(f"{fraction:.0%}" for fraction in shown), "mean [95 %]", "rank corr. with ablation", "cost"]
+    columns = ["score", *(percent(fraction) for fraction in shown), "mean [95 %]", "rank corr. with ablation", "cost"]
     rows = []
     for result in section.scores:
         costs = [format(value, four) for value in result.curves["divergence"].mean[1:]]
@@ -90,15 +99,21 @@ def _against_random(section: EvaluationSection, result: ScoreResult) -> str:
     )
 
 
-def _paper_at(section: EvaluationSection, fraction: float) -> str:
-    """Where the paper's rule crosses random removal, said once for each measured fraction up to 30 %."""
+def _paper_beside_random(section: EvaluationSection) -> str:
+    """Where the paper's rule crosses random removal, at the measured parts up to 30 %."""
     if not any(result.name == "haar" for result in section.scores):
         return ""
-    paper, random = (section.cost_at(name, fraction) for name in ("haar", "random"))
-    if paper == random:  # of few heads this part is none
-        return ""
-    word = "below" if paper < random else "above"
-    return f"At {fraction:.0%} the paper's rule costs {paper:.3g}, {word} random removal's {random:.3g}."
+    costs = [
+        (fraction, *(section.cost_at(name, fraction) for name in ("haar", "random")))
+        for fraction in section.fractions
+        if 0.05 < fraction < 0.35
+    ]
+    parts = [
+        f"{paper:.3g} at {percent(fraction)}, {'below' if paper < random else 'above'} random removal's {random:.3g}"
+        for fraction, paper, random in costs
+        if paper != random  # of few heads a part may be none
+    ]
+    return f"The paper's rule costs {'; '.join(parts)}." if parts else ""
 
 
 def _primary(section: EvaluationSection, best: ScoreResult) -> str:
@@ -106,12 +121,12 @@ def _primary(section: EvaluationSection, best: ScoreResult) -> str:
     unpruned = f"Unpruned, {metric.title} is {metric.baseline:.4g}; "
     if _increase(metric, section.score("random").curves[metric.name].mean[-1]) <= 0.01:
         return (
-            f"{unpruned}without {section.fractions[-1]:.0%} of the heads, taken at random, it is no worse, so on these "
-            "inputs it says nothing about heads."
+            f"{unpruned}without {percent(section.fractions[-1])} of the heads, taken at random, it is no worse, so on "
+            "these inputs it says nothing about heads."
         )
     costs = [_increase(metric, value) for value in best.curves[metric.name].mean]
     within = list(takewhile(lambda pair: pair[1] <= 0.01, zip(section.fractions, costs, strict=True)))
-    return f"{unpruned}by {best.title}, {within[-1][0]:.0%} of the heads go before it is more than 1 % worse."
+    return f"{unpruned}by {best.title}, {percent(within[-1][0])} of the heads go before it is more than 1 % worse."
 
 
 def _increase(metric: MetricInfo, after: float) -> float:

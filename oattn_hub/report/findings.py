@@ -14,7 +14,7 @@ import numpy as np
 from oattn_hub.records import Head
 from oattn_hub.report.answer import TOLERANCE, UNSURE, Answer, Removal, answer
 from oattn_hub.report.contexts import LINEAR_CODES, bytes_per_entry
-from oattn_hub.report.control_words import WHAT_RANKS_SAY, control_sentences
+from oattn_hub.report.control_words import WHAT_RANKS_SAY, control_sentences, limit_sentences
 from oattn_hub.report.cost import Cost, Look
 from oattn_hub.report.evaluation_words import increase_words, rounded_up
 from oattn_hub.report.records import StabilityRecord
@@ -305,19 +305,30 @@ def about(report: Report) -> list[tuple[str, str]]:
 
 
 def entropy_sentences(report: Report) -> list[str]:
-    """Which heads have the lowest entropy, and how far the batches agree."""
+    """Which heads have the lowest entropy, how far the batches agree, and what else decides the ranking."""
+    return [*agreement_sentences(report), *method_sentences(report)]
+
+
+def agreement_sentences(report: Report) -> list[str]:
+    """Which heads have the lowest entropy, how far the batches agree, and what was measured otherwise than usual."""
     sentences = []
-    several = len(report.groups) > 1
     for record, network in zip(report.stability, report.network, strict=True):
-        place = f"In {record.group}, " if several else ""
-        if alike := _all_alike(report.groups[record.group]):
-            sentences.append(_capital(place + alike))
-            continue
-        sentences += [_capital(place + text) for text in (_lowest(record), _agreement(record, network.n_heads)) if text]
-        sentences += [_capital(place + text) for text in control_sentences(report.groups[record.group])]
-    if any(group.haar.controls is not None for group in report.groups.values()):
-        sentences.append(WHAT_RANKS_SAY)
+        group = report.groups[record.group]
+        alike = _all_alike(group)
+        texts = [alike] if alike else [_lowest(record), _agreement(record, network.n_heads), *limit_sentences(group)]
+        sentences += [_in_group(report, group, text) for text in texts if text]
     return sentences
+
+
+def method_sentences(report: Report) -> list[str]:
+    """What the ranking owes to the method's own choices, and what no ranking says."""
+    groups = [group for group in report.groups.values() if not _all_alike(group)]
+    sentences = [_in_group(report, group, text) for group in groups for text in control_sentences(group)]
+    return [*sentences, WHAT_RANKS_SAY] if any(group.haar.controls is not None for group in groups) else sentences
+
+
+def _in_group(report: Report, group: GroupResult, text: str) -> str:
+    return _capital(f"In {group.name}, {text}" if len(report.groups) > 1 else text)
 
 
 def _all_alike(group: GroupResult) -> str:

@@ -23,6 +23,7 @@ from oattn_hub.lazy import require
 from oattn_hub.report import findings as words
 from oattn_hub.report.answer import GO, STAY, TOLERANCE, UNSURE, Answer, answer
 from oattn_hub.report.contexts import LINEAR_CODES, Context, Sample, code_values
+from oattn_hub.report.cost import scale_words
 from oattn_hub.report.dendrogram import layout
 from oattn_hub.report.figures import top_and_bottom
 from oattn_hub.report.group import GroupResult
@@ -100,7 +101,9 @@ def _words(report: Report, found: Answer) -> dict[str, object]:
         "metric": section.metrics[0].title if section else None,
         "has_cost": bool(found.alone),
         "evaluation": _evaluation_words(section) if section else None,
-        "entropy_findings": words.entropy_sentences(report),
+        "entropy_findings": words.agreement_sentences(report),
+        "method_findings": words.method_sentences(report),
+        "scale": scale_words(section.metrics[0].title) if section else "",
         "extremes": {name: top_and_bottom(group) for name, group in report.groups.items()},
         "table": page_table(report),
         "glossary": words.GLOSSARY,

@@ -166,7 +166,7 @@ class TheorySection:
         )
         for name, label, colour in curves:
             ax.plot(np.sort([getattr(head, name) for head in self.heads]), color=colour, lw=1.6, label=label)
-        ax.axhline(TOLERANCE, color="grey", lw=0.8, ls="--", label=f"holds ({TOLERANCE:.0%})")
+        ax.axhline(TOLERANCE, color="grey", lw=0.8, ls="--", label=f"holds ({100 * TOLERANCE:.0f} %)")
         ax.set(xlabel="heads, sorted", ylabel="relative error of softmax", ylim=(0, None))
         ax.set_title("How far the theory is from softmax")
         ax.legend(loc="best")

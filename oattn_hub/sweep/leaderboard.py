@@ -15,6 +15,7 @@ from oattn_hub.files import read_sealed, write_text
 from oattn_hub.letters import TURNING, spreadsheet_text
 from oattn_hub.report.answer import TOLERANCE, Removal, measured_removal
 from oattn_hub.report.evaluation import EvaluationSection
+from oattn_hub.report.evaluation_words import percent
 from oattn_hub.sweep.state import REPORT_FILE, SweepFolder
 
 PAGE_FILE, TABLE_FILE = "leaderboard.html", "leaderboard.csv"
@@ -136,7 +137,7 @@ def _order(row: Row) -> tuple[float, str]:
 
 
 def _percent(value: float | None) -> str:
-    return "" if value is None else f"{value:.0%}"
+    return "" if value is None else percent(value)
 
 
 def _number(value: float | None) -> str:

@@ -18,7 +18,7 @@ from oattn_hub.attention.store import AttentionStore, StoreInfo
 from oattn_hub.attention.writer import StoreWriter
 from oattn_hub.records import ModelInfo
 from oattn_hub.report import Report
-from oattn_hub.report.control_words import control_sentences
+from oattn_hub.report.control_words import limit_sentences
 
 Array = NDArray[Any]
 
@@ -74,7 +74,7 @@ def test_the_report_says_what_was_pooled_and_keeps_it(tmp_path: Path, monkeypatc
     report = oh.Analyzer(progress=lambda *_: None).run(store, out=tmp_path / "report")
     encoder, decoder = Report.load(tmp_path / "report").groups.values()
     assert (encoder.pooled, encoder.n_queries) == ((3, 3), 10)
-    assert any("3 neighbouring queries and 3 neighbouring keys" in text for text in control_sentences(encoder))
+    assert any("3 neighbouring queries and 3 neighbouring keys" in text for text in limit_sentences(encoder))
     assert decoder.pooled == (1, 1)
-    assert not any("neighbouring" in text for text in control_sentences(decoder))
+    assert not any("neighbouring" in text for text in limit_sentences(decoder))
     assert Report.load(tmp_path / "report").fingerprint == report.fingerprint

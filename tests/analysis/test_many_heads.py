@@ -23,7 +23,7 @@ from oattn_hub.geometry.crowd import Crowd, crowd_emd
 from oattn_hub.records import ModelInfo, Provenance, Settings
 from oattn_hub.report import GroupResult, Report
 from oattn_hub.report.contexts import keep_sample
-from oattn_hub.report.control_words import control_sentences
+from oattn_hub.report.control_words import limit_sentences
 
 Array = NDArray[Any]
 PLAIN = {"alpha": 0.0, "beta": 1.0, "precision": "float64"}
@@ -168,7 +168,7 @@ def test_a_report_on_very_many_heads_says_that_it_approximates_and_does_not_grow
     assert group.geometry.affinity.shape == (30, 30)
     assert group.geometry.tree.n == 90
     assert group.geometry.diffusion.shape == (90, 3)
-    assert any("approximation" in sentence and "30 of them" in sentence for sentence in control_sentences(group))
+    assert any("approximation" in sentence and "30 of them" in sentence for sentence in limit_sentences(group))
     model = ModelInfo("drawn", None, None, "torch", "tensor", "generic")
     report = Report(model, settings(landmarks=30), Provenance("drawn", "", ""), {"all": group})
     loaded = Report.load(report.save(tmp_path / "report"))
@@ -182,4 +182,4 @@ def test_a_report_on_very_many_heads_says_that_it_approximates_and_does_not_grow
 def test_few_heads_are_compared_each_with_each_and_the_report_says_nothing_of_landmarks() -> None:
     group = joined([attention(12, 20), attention(12, 20, seed=1)], settings(batches=2))
     assert group.geometry.landmarks is None
-    assert not any("approximation" in sentence for sentence in control_sentences(group))
+    assert not any("approximation" in sentence for sentence in limit_sentences(group))

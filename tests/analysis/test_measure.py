@@ -19,7 +19,7 @@ from oattn_hub.attention.writer import StoreWriter
 from oattn_hub.geometry import Questionnaire, diffusion, flexible_tree, head_entropies
 from oattn_hub.records import ModelInfo, Settings
 from oattn_hub.report import GroupResult
-from oattn_hub.report.control_words import control_sentences
+from oattn_hub.report.control_words import control_sentences, limit_sentences
 from oattn_hub.report.group_storage import group_from, group_parts
 
 Array = NDArray[Any]
@@ -109,8 +109,8 @@ def test_a_group_says_what_its_ranking_owes_to_the_method() -> None:
     sentences = " ".join(control_sentences(group))
     for word in ("Shannon", "shuffled", "Haar functions", "noise", "pass"):
         assert word in sentences
-    assert "too few" not in sentences
-    assert "too few" in " ".join(control_sentences(joined(batches[:3])))
+    assert "too few" not in sentences + " ".join(limit_sentences(group))
+    assert "too few" in " ".join(limit_sentences(joined(batches[:3])))
 
 
 def test_controls_survive_the_round_trip() -> None:

@@ -485,7 +485,7 @@ def test_a_leaderboard_says_what_the_pages_say_and_fits_a_phone(
     (page, _) = Leaderboard("sweep", (row,), {}).save(tmp_path)
     context = visit(measured_report.write_page(tmp_path / "report.html"), width=390).page
     context.goto(page.as_uri())
-    assert context.locator("tbody td").all_inner_texts()[4] == "8%"
+    assert context.locator("tbody td").all_inner_texts()[4] == "8 %"
     assert context.evaluate("(box => box.scrollWidth <= box.clientWidth)(document.querySelector('.scroll'))")
 
 
