@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @register
 class AlbertAdapter(Adapter):
-    """ALBERT. A head that is cut from the shared module is gone from every layer the module serves."""
+    """ALBERT. A head that is cut from the shared module is removed from every layer the module serves."""
 
     name = "albert"
     description = "ALBERT: layers share weights, every pass is a layer (name#pass)"

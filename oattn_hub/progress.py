@@ -1,4 +1,4 @@
-"""How long-running work tells where it is.
+"""How long-running work reports where it is.
 
 The library calls ``progress(stage, done, total)``; what is shown, if anything, is the caller's business. The command
 line shows a bar when a person watches (see ``oattn_hub.cli.terminal``); a notebook gets bars by default.

@@ -234,7 +234,7 @@ def _undisturbed(model: nn.Module) -> Iterator[None]:
 def _go_first(watch: HeadWatch, frame: FrameType | None) -> None:
     """Move before the loggers, which the Trainer calls in the order of its list and puts before its users' callbacks.
 
-    A callback is not told who calls it, and what it adds to the logs after the loggers have run is lost; so the
+    A callback does not know who calls it, and what it adds to the logs after the loggers have run is lost; so the
     handler is taken from the frame that called. Moving forward while that list is walked skips nobody.
     """
     handler = frame.f_back.f_locals.get("self") if frame is not None and frame.f_back is not None else None

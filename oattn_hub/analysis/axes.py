@@ -84,7 +84,7 @@ def _words(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> list[str]:
 
 
 def _image(loaded: LoadedModel, name: str, pixels: Tensor) -> list[Axis]:
-    """One axis for every number of tokens before the patches, since only the attention tells how many there are."""
+    """One axis for every number of tokens before the patches, since only the attention shows how many there are."""
     patch = _patch_size(loaded.model)
     if patch is None:
         return []

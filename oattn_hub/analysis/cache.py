@@ -54,7 +54,10 @@ _SOURCES = (
     "models/*.py", "report/contexts.py", "report/group*.py", "report/measured.py", "report/samples.py",
     "report/theory*.py",
 )  # fmt: skip
-OBJECTS = ("tokenizer", "processor")  # options of loading that no file can hold; the inputs made with them tell
+OBJECTS = (
+    "tokenizer",
+    "processor",
+)  # options of loading that no file can hold; the inputs made with them stand for them
 NOT_IN_NUMBERS = ("token", "offload_folder", *OBJECTS)  # options that are not part of what a report's numbers hang on
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _RUN = re.compile(r"[0-9a-f]{32}")
@@ -193,7 +196,7 @@ def _load_or_none(folder: Path) -> Report | None:
 
 
 def _model_signature(spec: Source, options: LoadOptions) -> list[Json] | None:
-    """What tells whether the model is the same one as last time, without loading it; None if that cannot be told."""
+    """What shows that the model is the same one as last time, without loading it; None if nothing does."""
     if not isinstance(spec, str | Path) or any(options.get(name) is not None for name in OBJECTS):
         return None
     folder = Path(spec)
@@ -212,10 +215,10 @@ def _data_signature(data: Data) -> Json:
 
 
 def _file_signatures(path: Path) -> list[list[Json]]:
-    """What tells a changed file: name, size, times, and some of the content.
+    """What shows that a file changed: name, size, times, and some of the content.
 
     The time of modification can be set back, on purpose or with a copy; the time of the last change of the file's
-    entry cannot, unless the clock is, and then the content of most files still tells.
+    entry cannot, unless the clock is, and then the content of most files still shows it.
     """
     files = sorted(item for item in path.rglob("*") if item.is_file()) if path.is_dir() else [path]
     return [[str(item.relative_to(path)), *_file_signature(item)] for item in files]

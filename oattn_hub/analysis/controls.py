@@ -20,7 +20,7 @@ from oattn_hub.types import Array
 if TYPE_CHECKING:
     from oattn_hub.analysis.measure import BatchMeasurement
 
-PERTURBATION = 1e-3  # far above rounding, far below what tells two inputs apart
+PERTURBATION = 1e-3  # far above rounding, far below what distinguishes two inputs
 COPIES = 2  # each costs as much as organising a batch
 FEWER_FUNCTIONS = 100
 

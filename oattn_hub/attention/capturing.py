@@ -37,7 +37,7 @@ def capture(
 ) -> Iterator[AttentionStore]:
     """Write the attention of every forward call of ``model`` inside the block to a store; each call is one batch.
 
-    The model's output is the same, bit for bit, as without. Its hooks are gone when the block ends, whatever ends it.
+    The model's output is the same, bit for bit, as without. Its hooks go when the block ends, whatever ends it.
 
     Args:
         model: A torch module, or what :func:`load_model` returned.

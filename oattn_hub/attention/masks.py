@@ -2,7 +2,7 @@
 
 Models mix the two: T5 puts its position bias and its mask into one tensor, Swin adds a shift mask of -100 to a learned
 bias, XLNet subtracts 1e30 times a mask. ``scores`` are what there was *before* the mask, and once -1e38 has been added
-to a number, the number is gone. So the additions, fills and choices inside an attention module are remembered as
+to a number, the number is lost. So the additions, fills and choices inside an attention module are remembered as
 they happen, and undone from the softmax backwards.
 """
 

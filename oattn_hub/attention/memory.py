@@ -110,7 +110,7 @@ class _MemoryBatch:
         self._blocks.clear()
 
     def groups(self) -> dict[str, Any]:
-        """The groups by name, told apart by their shape where one name has several."""
+        """The groups by name, distinguished by their shape where one name has several."""
         names = [group for group, _, _ in self._layers]
         found = {}
         for (group, queries, keys), layers in self._layers.items():

@@ -146,7 +146,7 @@ class Tap(TorchFunctionMode):
     """Adds every attention call to the pass that is open.
 
     Args:
-        needs_scores: Whether masks must be told apart from position terms (costs one more look at the scores).
+        needs_scores: Whether masks must be distinguished from position terms (costs one more look at the scores).
         unclaimed: Gives a pass for a call made while none is open, from the frame and the shapes of the call; None if
             the call cannot be placed.
         unweighted: Takes the frame and the shape of products of queries and keys that meet values without a softmax.
@@ -396,7 +396,7 @@ def _is_batched(result: object) -> bool:
 
 
 def _among(known: dict[int, weakref.ref[torch.Tensor]], arg: Any) -> bool:
-    """Whether this very tensor is among some that may be gone since."""
+    """Whether this very tensor is among some that may no longer exist."""
     reference = known.get(id(arg))
     return reference is not None and reference() is arg
 

@@ -124,7 +124,7 @@ class BatchWriter:
 
     def add_heads(self, group: str, kind: str, block: Array) -> None:
         """Append a block (heads, queries, keys) of the layer announced last."""
-        with np.errstate(over="ignore"):  # told below, with what to do
+        with np.errstate(over="ignore"):  # reported below, with what to do
             data = np.ascontiguousarray(block, dtype=self.dtype)
         if self.dtype == np.float16 and np.isinf(data).any():
             raise CaptureError(f"{kind} exceed the range of float16 ({np.abs(block).max():.3g}). Capture in float32.")

@@ -1,4 +1,4 @@
-"""``oattn heal PRUNED --out DIR``: minutes of training after a cut, to say again what the unpruned model says."""
+"""``oattn heal PRUNED --out DIR``: minutes of training after a cut, to get the unpruned model's outputs back."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from oattn_hub.cli.loading import add_permission_arguments, loading_options
 from oattn_hub.cli.prune import parse_lengths
 from oattn_hub.cli.terminal import add_json_flag, console, next_commands, print_json
 
-HELP = "train a pruned checkpoint's output projections for a few minutes to say what the unpruned model says"
+HELP = "train a pruned checkpoint's output projections for a few minutes to give the unpruned model's outputs again"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -155,6 +155,6 @@ def _cache_shapes(model: PreTrainedModel, ids: torch.Tensor) -> list[tuple[int, 
     if not layers or any(getattr(layer, "keys", None) is None for layer in layers):
         raise InvalidInput(
             f"{type(model).__name__} keeps something else than keys and values of every layer between tokens "
-            f"({type(cache).__name__}), which the tools cannot be told. Export its masked variant with optimum."
+            f"({type(cache).__name__}), which the tools have no word for. Export its masked variant with optimum."
         )
     return [(layer.keys.shape[1], layer.keys.shape[3]) for layer in layers]

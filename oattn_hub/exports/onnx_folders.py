@@ -107,7 +107,7 @@ def _write(graph: Graph, file: Path) -> None:
 
 
 def _compare(graph: Graph, session: Any) -> None:
-    """Make sure that the file says what the model says, on a shape that it was not traced with."""
+    """Make sure that the file has the model's outputs, on a shape that it was not traced with."""
     tensors = graph.other_example()
     given = {name: tensor.numpy() for name, tensor in zip(graph.input_names, tensors, strict=True)}
     wanted = {entry.name for entry in session.get_inputs()}

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from oattn_hub.geometry.checks import Floats
 
 # Properties of the content closer than this (in units of the tensor's root mean square) are equal. Far above rounding
-# (float32 rows of probabilities add up to 1 within 1e-7), far below what tells two tokens apart (about 1e-3).
+# (float32 rows of probabilities add up to 1 within 1e-7), far below what distinguishes two tokens (about 1e-3).
 SAME = 1e-6
 
 _MOMENTS = 3
@@ -53,7 +53,7 @@ def groups_of_content(sizes: NDArray[np.intp], content: Matrix) -> NDArray[np.in
         parted = (-np.diff(values[order]) > SAME) | (np.diff(groups[order]) > 0)
         groups[order] = np.append(0, np.cumsum(parted))
         if groups[order[-1]] == len(sizes) - 1:
-            break  # all are told apart
+            break  # all are distinguished
     return groups
 
 
@@ -96,7 +96,7 @@ def largest_magnitude(slabs: Floats) -> float:
 
 
 def content_of_affinity(affinity: Matrix) -> Matrix:
-    """(n, 3) the same for the rows of an affinity: what tells points apart when nothing else is known of them."""
+    """(n, 3) the same for the rows of an affinity: what distinguishes points when nothing else is known of them."""
     return content_of_tensor(affinity)[0]
 
 

@@ -55,7 +55,7 @@ def flexible_tree(
         affinity: (n, n), symmetric, not negative.
         constant: Divides the median distance; larger values make smaller folders.
         median: ``"off_diagonal"`` takes the median over pairs of different clusters. ``"published"`` does as the
-            authors' code: the diagonal counts as infinite distances, components are not told apart, and siblings
+            authors' code: the diagonal counts as infinite distances, components are not distinguished, and siblings
             stand in the order of joining.
         n_eigenvectors: How many eigenvectors the diffusion distance uses.
         normalisation: ``"density"`` or ``"row"``: see ``markov_matrix``.

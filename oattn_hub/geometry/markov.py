@@ -55,7 +55,7 @@ class Component:
     members: NDArray[np.intp]
     """Ascending."""
     geometry: Diffusion
-    """Of the members alone; every eigenvector but the first tells members apart."""
+    """Of the members alone; every eigenvector but the first distinguishes members."""
     mass: float
     """Their part of the stationary distribution, not normalised."""
 

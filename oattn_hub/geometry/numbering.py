@@ -1,8 +1,8 @@
 """A numbering of queries, keys and heads that comes from the tensor alone, for data full of exact ties.
 
-Where moments of the slices tell all points apart, nothing is needed. Elsewhere (hard attention, attention by relative
+Where moments of the slices distinguish all points, nothing is needed. Elsewhere (hard attention, attention by relative
 position only, repeated tokens) points get colours: equal ones share a colour, and a point's colour is refined by how it
-attends to the colours of the other axes. What no refinement tells apart is symmetric: then one of them, whichever, gets
+attends to the colours of the other axes. What no refinement distinguishes is symmetric: then any one of them gets
 a colour of its own, and the rest follows from that choice. The outcome is the same whatever the numbering was before.
 """
 
@@ -56,7 +56,7 @@ def _settled(colours: Colours) -> bool:
 
 
 def _refined(slabs: Floats, unit: float, colours: list[Colours]) -> list[Colours]:
-    """The colours after points were told apart by what they are to the colours of the other axes, until none is."""
+    """The colours after points were distinguished by what they are to the colours of the other axes, until none is."""
     while not all(map(_settled, colours)):
         refined = [
             groups_of_content(-own, message[:, None])

@@ -241,7 +241,7 @@ def _how_chosen(plan: PruningPlan, evaluation: EvaluationSection | None) -> str:
     return f"The {_units(how)} were ranked by {ranked}{best}; {reason} went.{stay}{tried}"
 
 
-# what a ranking of a search says of the heads that go next, for the model as it is by then
+# how a search ranks the heads it removes next, for the model as it is at that step
 _PREDICTED = {
     "fisher": "were predicted, by slopes of the cost along what removal and refit change, to cost least",
     "obs": "move the output of their layer least once the layer is refitted",

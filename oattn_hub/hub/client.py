@@ -29,7 +29,7 @@ FIRST_ANSWER_SECONDS = 10.0  # how long the first request may take, before the n
 
 
 def open_api(token: str | bool | None = None, endpoint: str | None = None) -> HfApi:
-    """The client, told who we are; a real token is never sent to a local Hub unless it is passed by name."""
+    """The client, which knows who we are; a real token is never sent to a local Hub unless it is passed by name."""
     from huggingface_hub import HfApi, constants
 
     address = endpoint or constants.ENDPOINT

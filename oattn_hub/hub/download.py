@@ -143,7 +143,7 @@ def _from_hub(api: HfApi, want: _Want) -> Path:
         _forget(folder, damaged)
         raise HubError(
             f"{damaged[0]} of {want.repo_id} does not have the SHA-256 that the Hub names, twice in a row. "
-            "It was thrown away; try again later, or tell the owner of the repo."
+            "It was thrown away; try again later, or write to the owner of the repo."
         )
     for path in files:
         check_file(folder / path)

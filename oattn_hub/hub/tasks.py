@@ -32,7 +32,7 @@ _SEQ2SEQ |= {"T5": "translation", "Pegasus": "summarization", "Bart": "summariza
 
 
 def task_of_class(name: str, library: str) -> str | None:
-    """The pipeline tag of a class; None where its name does not tell.
+    """The pipeline tag of a class; None where its name does not show it.
 
     >>> task_of_class("WhisperForConditionalGeneration", "transformers"), task_of_class("ViTModel", "transformers")
     ('automatic-speech-recognition', 'image-feature-extraction')

@@ -54,7 +54,7 @@ def _load(path: Path) -> np.ndarray:
             raise ValueError("it does not begin as one")
         # mapped, so that a header which claims more than the file has takes no memory
         found: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)
-    except Exception as error:  # what is no array is told by numpy and by Python's own tokenizer, in many classes
+    except Exception as error:  # what is no array is reported by numpy and by Python's own tokenizer, in many classes
         raise LoadError(
             f"{path} cannot be read as an array of token ids ({error}). Save them alone, with numpy.save."
         ) from error

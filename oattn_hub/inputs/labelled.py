@@ -238,7 +238,7 @@ def tokenizer_of(loaded: LoadedModel) -> PreTrainedTokenizerBase:
 
 
 def _prompt(tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """Whisper is told not to write down times."""
+    """Whisper is asked to write no times."""
     known = tokenizer.get_vocab()
     return [known["<|notimestamps|>"]] if "<|notimestamps|>" in known else []
 

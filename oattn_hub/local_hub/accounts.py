@@ -1,7 +1,7 @@
 """Who may do what on the local Hub.
 
 Tokens are made here and mean nothing anywhere else. They start with ``LOCAL_TOKEN_PREFIX``, so that
-``oattn_hub`` can tell them from a real Hugging Face token and never sends one of those to a local Hub unasked.
+``oattn_hub`` can distinguish them from a real Hugging Face token and never sends one of those to a local Hub unasked.
 """
 
 from __future__ import annotations

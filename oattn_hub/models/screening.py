@@ -21,7 +21,7 @@ from oattn_hub.models.timm_models import timm_arguments
 
 ADAPTER_FILE = "adapter_config.json"
 INDEX_FILE = "model.safetensors.index.json"
-_TIMM_PLACES = ("hf-hub:", "hf_hub:", "local-dir:")  # how timm is told to load a model from elsewhere
+_TIMM_PLACES = ("hf-hub:", "hf_hub:", "local-dir:")  # how timm is asked to load a model from elsewhere
 _FORCE_TENSORS = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
 _guard = Lock()
 _blocks: list[str | None] = []  # what the variable was for each block that runs, in any thread

@@ -1,7 +1,7 @@
 """Cross attention heads that follow the sound in time: a speech model's times of words are read off them.
 
 A generation config names them. Converted folders come without it, so those of OpenAI's own models are listed here, as
-published with them (github.com/openai/whisper, MIT licence); a model is told by its shape, which fine-tuning keeps.
+published with them (github.com/openai/whisper, MIT licence); a model is known by its shape, which fine-tuning keeps.
 """
 
 from __future__ import annotations

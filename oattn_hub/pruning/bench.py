@@ -108,7 +108,7 @@ class Bench:
 
     @cached_property
     def judge(self) -> Meter:
-        """What tells rankings and compensations apart: the task's smooth metric, where the budget's own counts."""
+        """What compares rankings and compensations: the task's smooth metric, where the budget's own counts answers."""
         if self.metric.name not in COUNTED:
             return self.choice
         return Meter(self.choice.evaluators, self.whole_task.primary, self.effort)

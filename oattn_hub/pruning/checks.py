@@ -94,7 +94,7 @@ def check_files(model: nn.Module, files: Iterable[object]) -> None:
 
 
 def expect_all_keys(model: Any) -> None:
-    """Let transformers tell of every weight that is missing or left over.
+    """Let transformers report every weight that is missing or left over.
 
     Its classes name weights that old checkpoints of the original may lack or have too many; this one was saved whole.
     """

@@ -141,7 +141,7 @@ class Moments:
 def fitting_strength(moments: Moments, old: torch.Tensor, kept: Sequence[Sequence[int]], with_shift: bool) -> float:
     """The strength whose solutions for either half of the inputs do best on the other half.
 
-    What a head says may hardly differ between the tokens of one text (an embedder's last layer pools); then the
+    A head's output may hardly differ between the tokens of one text (an embedder's last layer pools); then the
     regression has as many samples as texts, fits them all and is wrong on the next one, unless the ridge is strong.
     """
     halves = moments.halves()

@@ -45,7 +45,7 @@ class Evaluator:
         self.calls = 0
 
     def observe(self, heads: Sequence[Head], refits: Refits | None = None) -> list[Outputs]:
-        """What the model says on every input with these heads silenced and these output projections refitted."""
+        """The model's outputs on every input with these heads silenced and these output projections refitted."""
         self.calls += 1
         with refitted(self.sites, refits or {}), masked_sites(self.loaded.model, self.sites, heads):
             return self.task.observe(self.loaded, self.inputs)

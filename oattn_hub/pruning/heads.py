@@ -44,7 +44,7 @@ def _from_to(numbers: Iterable[int]) -> str:
 
 
 def passes_of_modules(layer_names: Iterable[tuple[int, str]]) -> list[list[int]]:
-    """Layers that are passes through one module, as far as names tell: they differ only in the pass.
+    """Layers that are passes through one module, as far as names show: they differ only in the pass.
 
     >>> passes_of_modules([(0, "attention#0"), (1, "attention#1"), (2, "other")])
     [[0, 1]]

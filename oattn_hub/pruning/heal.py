@@ -1,7 +1,7 @@
 """Minutes of distillation after a cut: the output projections learn to give the model the unpruned one's outputs.
 
 The loss is the divergence from the unpruned model (KL of logits, 1 - cosine of embeddings), so no label is needed.
-What the unpruned model says of an input is computed once and kept; of many classes that is the likeliest, and how
+The unpruned model's outputs on an input are computed once and kept; of many classes those of the likeliest, and how
 likely all others are together. A model that reads from left to right is trained on its longest inputs: they begin like
 the short ones, and what a cut costs lies at late positions. 16-bit weights are trained in 32 bits where that is faster.
 Every so often it is measured on inputs that are not trained on. Where a look finds nothing better, training goes back
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 _BATCH, _STEPS, _PATIENCE, _SEEN = 4, 12, 5, 24
 # What the rate is divided by where training made nothing better, and multiplied with where it did.
 _SLOWER, _FASTER = 3.0, 1.5
-# So many of the likeliest classes are kept of what the unpruned model says; all of them where there are not many more.
+# So many of the likeliest classes are kept of the unpruned model's outputs; all of them where there are not many more.
 _LIKELIEST = 256
 
 
@@ -181,7 +181,7 @@ class Additions:
 
 
 class _Teacher:
-    """What the unpruned model says of each input, computed once and kept in few numbers."""
+    """The unpruned model's outputs on each input, computed once and kept in few numbers."""
 
     def __init__(self, loaded: LoadedModel, task: Task) -> None:
         self.loaded, self.task = loaded, task
@@ -203,7 +203,7 @@ class _Teacher:
 
 @dataclass(frozen=True, eq=False)
 class _Answer:
-    """What a model said of one input; of many classes the likeliest, and all others together."""
+    """A model's outputs on one input; of many classes the likeliest, and all others together."""
 
     outputs: Outputs
     places: dict[str, torch.Tensor]

@@ -1,6 +1,6 @@
 """Old checkpoints with ``pruned_heads``: transformers 4 wrote them, transformers 5 cannot load them.
 
-The heads are gone from the weights already; what is missing is a model of the right shape. Surgery knows how to make
+The heads are missing in the weights already; what is needed is a model of the right shape. Surgery knows how to make
 one: build the model from its config, cut the heads that ``pruned_heads`` names, and load the weights into that.
 """
 
@@ -103,7 +103,9 @@ def _load(model: nn.Module, state: dict[str, torch.Tensor], where: Path) -> None
     try:
         missing = model.load_state_dict(state, strict=False).missing_keys
     except RuntimeError as error:
-        raise FormatError(f"The weights in {where} do not have the shape that its pruned_heads say: {error}") from error
+        raise FormatError(
+            f"The weights in {where} do not have the shape that its pruned_heads ask for: {error}"
+        ) from error
     tied = {name for name in missing if not name.endswith("position_ids")} - set(
         getattr(model, "_tied_weights_keys", None) or ()
     )

@@ -100,7 +100,7 @@ def prove_here(folder: Path, loaded: LoadedModel, state: State, batch: State | N
 
 
 def _answers_again(again: LoadedModel, batch: State) -> dict[str, torch.Tensor]:
-    """What the reloaded model says; some classes cannot run in the precision that transformers loads them in."""
+    """The outputs of the reloaded model; some classes cannot run in the precision that transformers loads them in."""
     try:
         return outputs_of(again, batch)
     except (RuntimeError, ValueError, TypeError, IndexError) as error:  # whatever a forward says
@@ -169,7 +169,7 @@ def compare(expected: State, found: State, by: str) -> None:
                 continue
             how = f"differs by {difference:.2g}"
         raise SurgeryError(
-            f"Loaded again by {by}, the checkpoint does not say what the model in memory says: {name} {how}. "
+            f"Loaded again by {by}, the checkpoint does not give the outputs of the model in memory: {name} {how}. "
             "It was not saved; please report the model. variant='masked' saves it in the original shape."
         )
 

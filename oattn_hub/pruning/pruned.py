@@ -204,7 +204,7 @@ def _inputs(loaded: LoadedModel, inputs: Data) -> CalibrationInputs | None:
 def _check_cut(
     loaded: LoadedModel, pruned: LoadedModel, plan: PruningPlan, cuts: CutList, batch: Mapping[str, torch.Tensor]
 ) -> None:
-    """Make sure that masked and cut model say the same.
+    """Make sure that masked and cut model have the same outputs.
 
     A model of lower precision is compared as a float32 copy: its own rounding can be as large as a small mistake. For
     a copy of an offloaded model there may be no memory; it is compared as it is.
@@ -234,7 +234,7 @@ def _is_exact(model: nn.Module) -> bool:
 
 
 def _check_equal(expected: list[torch.Tensor], found: list[torch.Tensor], tolerance: float) -> None:
-    """Compare what the two models say; keys and values that a model returns have fewer heads after a cut."""
+    """Compare the outputs of the two models; keys and values that a model returns have fewer heads after a cut."""
     alike = [(masked, cut) for masked, cut in zip(expected, found, strict=True) if masked.shape == cut.shape]
     if not alike:
         raise SurgeryError(

@@ -1,4 +1,4 @@
-"""What a model says, as tensors that can be compared before and after pruning."""
+"""What a model outputs, as tensors that can be compared before and after pruning."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from oattn_hub.models.load import LoadedModel
 # choose other kernels of attention, which round in the model's own precision.
 ROUNDING = {torch.float16: 1e-2, torch.bfloat16: 5e-2}
 EXACT = 1e-4
-# Fields of a transformers output that hold what the model says, most telling first.
+# Fields of a transformers output that hold its result, most informative first.
 _LOGITS = ("logits", "start_logits", "end_logits", "prediction_logits")
 _EMBEDDINGS = ("image_embeds", "text_embeds")
 

@@ -83,7 +83,7 @@ def shared_layers(sites: Sequence[AttentionSite]) -> list[list[int]]:
 
 
 def weights_fingerprint(sites: Sequence[AttentionSite]) -> str:
-    """SHA-256 of the first and last known output projections, which tells two models of one shape apart."""
+    """SHA-256 of the first and last known output projections, which distinguishes two models of one shape."""
     check_plain(sites)
     known = [site for site in sites if site.described] or sites
     ends = [head_rows(site) for site in (known[0], known[-1])]

@@ -49,7 +49,7 @@ RETRIEVAL = Metric("mrr", "mean reciprocal rank of a text's other half", higher_
 RETRIEVAL_LOSS = Metric("loss", "retrieval loss of a text's other half")
 PAIR_RETRIEVAL = Metric("mrr", "mean reciprocal rank of a text's partner", higher_is_better=True)
 PAIR_LOSS = Metric("loss", "retrieval loss of a text's partner")
-# Metrics that count right answers: a few hundred inputs move them by per cents, so they tell no ranking from another.
+# Metrics that count right answers: a few hundred inputs move them by per cents, so they cannot separate two rankings.
 COUNTED = ("accuracy", "mrr")
 # Similarities are multiplied by this before the softmax, as sentence embedders are trained.
 _SCALE = 20.0
@@ -74,7 +74,7 @@ class Task:
         return self
 
     def observe(self, loaded: LoadedModel, inputs: Iterable[Batch]) -> list[Outputs]:
-        """What the model says on each input."""
+        """The model's outputs on each input."""
         with torch.no_grad():
             found = [split(self.read(loaded, stack), count) for stack, count in stacks(loaded, inputs)]
         return [outputs for part in found for outputs in part]
@@ -159,7 +159,7 @@ class LossTask(Task):
 
 
 class LossOnly(Task):
-    """A task of which only the loss counts: what the model says is turned into it at once.
+    """A task of which only the loss counts: the model's outputs are turned into it at once.
 
     Logits of a large vocabulary would fill the memory, and their divergence takes longer than the model itself.
     """
@@ -366,7 +366,7 @@ def _curvature_scalars(name: str, values: torch.Tensor, generator: torch.Generat
 
 
 def divergence(now: Outputs, before: Outputs) -> torch.Tensor:
-    """KL(before || now) of logits, 1 - cosine of embeddings; the mean over rows and over what the model says."""
+    """KL(before || now) of logits, 1 - cosine of embeddings; the mean over rows and over the model's outputs."""
     found = []
     for name, old in before.items():
         if name in _HALVES:

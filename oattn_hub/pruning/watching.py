@@ -91,7 +91,7 @@ class _ParameterWatch(TorchFunctionMode):
         return result
 
     def _multihead(self, func: Function, args: Args, kwargs: Kwargs) -> object:
-        """With the identity as its output projection, torch's attention hands out what the heads say."""
+        """With the identity as its output projection, torch's attention returns the outputs of its heads."""
         bound = inspect.signature(func).bind(*args, **kwargs)
         site = self.sites.get(id(bound.arguments["out_proj_weight"]))
         if site is None:

@@ -90,7 +90,7 @@ def weights_words(plan: PruningPlan) -> str:
             change = "none of which helped on other inputs, so the weights before them were kept"
         sentences.append(
             f"Then {healing['parameters']:,} parameters ({healing['trained']}) were trained for "
-            f"{healing['seconds']:.0f} s to say what the unpruned model says, on {healing['trained_on']}: "
+            f"{healing['seconds']:.0f} s to give the unpruned model's outputs, on {healing['trained_on']}: "
             f"{healing['steps']} steps, {change}."
         )
     return " ".join(sentences) or "Nothing was refitted or trained afterwards."

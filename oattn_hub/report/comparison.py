@@ -225,7 +225,7 @@ def _spearman(matched: tuple[MatchedHead, ...]) -> float | None:
 
 
 def _names(a: Report, b: Report) -> tuple[str, str]:
-    """Short names that tell the two apart: the models, or letters if the model is the same."""
+    """Short names that distinguish the two: the models, or letters if the model is the same."""
     names = _short_name(a.model), _short_name(b.model)
     return names if names[0] != names[1] else ("A", "B")
 
@@ -252,7 +252,7 @@ def _caveats(a: Report, b: Report, names: tuple[str, str]) -> list[str]:
 
 
 def _same_name(a: Report, b: Report) -> str:
-    """Two reports of one model: what else tells them apart."""
+    """Two reports of one model: what else distinguishes them."""
     same_weights = a.model.revision == b.model.revision
     what = "one model" if same_weights else "models of one name with different weights"
     read = [report.provenance.data or "unknown data" for report in (a, b)]

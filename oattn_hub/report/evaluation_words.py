@@ -91,7 +91,7 @@ def _against_random(section: EvaluationSection, result: ScoreResult) -> str:
         if result.auc < random.auc_low
         else "costs more than"
         if result.auc > random.auc_high
-        else "cannot be told from"
+        else "cannot be distinguished from"
     )
     return (
         f"Removing the heads of lowest {result.title} {verdict} random removal: {result.auc:.3g} on average, "

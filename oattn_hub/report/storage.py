@@ -2,7 +2,7 @@
 
 ``run.json`` holds the only things that differ between two runs of one analysis, the date and the seconds per stage.
 The JSON carries the schema version and the SHA-256 of the arrays' file, so that a damaged, mixed-up or foreign
-file is told apart from a readable one.
+file is distinguished from a readable one.
 """
 
 from __future__ import annotations

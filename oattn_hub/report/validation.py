@@ -108,7 +108,7 @@ class Regularity(JsonRecord):
 
     @property
     def verdict(self) -> Verdict:
-        """Whether low heads are more or less regular than the others, if that can be told."""
+        """Whether low heads are more or less regular than the others, if that is known."""
         if self.p_value is None or self.p_value > 0.05:
             return "undecided"
         return "more" if self.lowest > self.others else "less"
@@ -151,7 +151,7 @@ class RemovalTrial(JsonRecord):
 
     @property
     def verdict(self) -> Verdict:
-        """Whether the lowest heads cost less or more than random ones, if that can be told."""
+        """Whether the lowest heads cost less or more than random ones, if that is known."""
         return "less" if self.high < 0 else "more" if self.low > 0 else "undecided"
 
 

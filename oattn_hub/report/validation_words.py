@@ -97,7 +97,7 @@ def _verdict(verdict: Verdict, trials: Sequence[RemovalTrial]) -> str:
     words = {
         "less": "cost less than random ones (95 %, paired)",
         "more": "cost MORE than random ones (95 %, paired)",
-        "undecided": "cannot be told from random ones",
+        "undecided": "cannot be distinguished from random ones",
     }
     verb = words[verdict]
     if counts == "1":
@@ -134,7 +134,7 @@ def _regularity(found: Regularity) -> str:
     words = {
         "more": "are more regular than the others, as the method says",
         "less": "are LESS regular than the others, against what the method says",
-        "undecided": "are neither more nor less regular than the others, as far as can be told",
+        "undecided": "are neither more nor less regular than the others, as far as was measured",
     }
     chance = "" if found.p_value is None else f" (Mann-Whitney p = {found.p_value:.2g})"
     along = "" if found.spearman is None else f"; over all heads exponent and entropy correlate {found.spearman:.2f}"

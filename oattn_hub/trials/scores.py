@@ -1,4 +1,4 @@
-"""What a tool said of both models, kept beside the checkpoint it is about."""
+"""What a tool measured on both models, kept beside the checkpoint it is about."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ class Subject:
 
     @cached_property
     def reference(self) -> Any:
-        """What the unpruned model says on the calibration inputs."""
+        """The unpruned model's outputs on the calibration inputs."""
         return self.task.observe(self.loaded, self.inputs)
 
     @cached_property

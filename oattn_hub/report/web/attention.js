@@ -86,17 +86,17 @@ function drawMatrix(view, id, width, rowOrder, columnOrder) {
   };
   made.addEventListener("pointermove", (event) => {
     const found = at(event);
-    tell(event, found && sayPair(view, ...found));
+    showTip(event, found && pairWords(view, ...found));
     if (found && !state.pinned) { state.query = found[0]; drawReading(view); }
   });
-  made.addEventListener("pointerleave", (event) => tell(event, null));
+  made.addEventListener("pointerleave", (event) => showTip(event, null));
   made.addEventListener("click", (event) => { const found = at(event); if (found) pin(view, found[0]); });
 }
 
 /** The lowest code of probabilities stands for everything below it too, zero included. */
 const amountWords = (value) => (page.kind === "probs" && value <= page.codeValues[1] ? `${short(value)} or less` : `≈ ${short(value)}`);
 
-function sayPair(view, row, column) {
+function pairWords(view, row, column) {
   const value = view.matrix.of(row, column);
   return [`${queryName(view, row)} → ${keyName(view, column)}`, Number.isNaN(value) ? "masked: the model may not look there" : `attends with ${amountWords(value)}`];
 }
@@ -202,8 +202,8 @@ function drawText(view, axis) {
     const c = Math.floor(i * factor), strength = Math.sqrt(Math.max(0, share(c)));
     const word = html("span", { class: `${same && c === state.query ? "token query" : "token"}${glued}` }, token);
     word.style.backgroundColor = `color-mix(in srgb, var(--heat) ${Math.round(85 * strength)}%, transparent)`;
-    word.addEventListener("pointermove", (event) => tell(event, [`“${token.trim()}” (${i})`, `attended with ≈ ${short(values[c])}`]));
-    word.addEventListener("pointerleave", (event) => tell(event, null));
+    word.addEventListener("pointermove", (event) => showTip(event, [`“${token.trim()}” (${i})`, `attended with ≈ ${short(values[c])}`]));
+    word.addEventListener("pointerleave", (event) => showTip(event, null));
     if (same) word.addEventListener("click", () => pin(view, c));
     return word;
   });
@@ -231,8 +231,8 @@ function drawPicture(view, axis) {
     const box = made.getBoundingClientRect();
     return Math.floor(((event.clientY - box.top) / box.height) * axis.rows) * axis.columns + Math.floor(((event.clientX - box.left) / box.width) * axis.columns) + prefix;
   };
-  made.addEventListener("pointermove", (event) => tell(event, [keyName(view, patchAt(event)), `attended with ≈ ${short(values[patchAt(event)])}`]));
-  made.addEventListener("pointerleave", (event) => tell(event, null));
+  made.addEventListener("pointermove", (event) => showTip(event, [keyName(view, patchAt(event)), `attended with ≈ ${short(values[patchAt(event)])}`]));
+  made.addEventListener("pointerleave", (event) => showTip(event, null));
   if (view.queryAxis === axis) made.addEventListener("click", (event) => pin(view, patchAt(event)));
   return [made];
 }
@@ -250,8 +250,8 @@ function drawBars(view, name) {
   }
   root.addEventListener("pointermove", (event) => {
     const c = Math.min(values.length - 1, Math.max(0, Math.floor(((event.clientX - root.getBoundingClientRect().left) / width) * values.length)));
-    tell(event, [name(c), `attended with ≈ ${short(values[c])}`]);
+    showTip(event, [name(c), `attended with ≈ ${short(values[c])}`]);
   });
-  root.addEventListener("pointerleave", (event) => tell(event, null));
+  root.addEventListener("pointerleave", (event) => showTip(event, null));
   return root;
 }

@@ -23,8 +23,8 @@ function drawCosts() {
     root.append(svg("path", { d: pathOf(percent.map((p, i) => [x(p), y(curve.mean[i])])), stroke: style.colour, "stroke-dasharray": style.dash, class: "line" }));
     percent.forEach((p, i) => {
       const dot = svg("circle", { cx: x(p), cy: y(curve.mean[i]), r: 3.5, fill: style.colour });
-      dot.addEventListener("pointermove", (event) => tell(event, [score.title, `${p} % removed: ${short(curve.mean[i])} (95 %: ${short(curve.low[i])} to ${short(curve.high[i])})`]));
-      dot.addEventListener("pointerleave", (event) => tell(event, null));
+      dot.addEventListener("pointermove", (event) => showTip(event, [score.title, `${p} % removed: ${short(curve.mean[i])} (95 %: ${short(curve.low[i])} to ${short(curve.high[i])})`]));
+      dot.addEventListener("pointerleave", (event) => showTip(event, null));
       root.append(dot);
     });
     ends.push({ score, style, y: y(curve.mean.at(-1)) });
@@ -76,8 +76,8 @@ function drawBatches(group, head) {
   root.append(svg("path", { d: pathOf(own.map((v, b) => [x(b), y(v)])), class: "line own" }));
   own.forEach((v, b) => {
     const dot = svg("circle", { cx: x(b), cy: y(v), r: 4, class: "here" });
-    dot.addEventListener("pointermove", (event) => tell(event, [`batch ${b}`, `entropy ${short(v)}`]));
-    dot.addEventListener("pointerleave", (event) => tell(event, null));
+    dot.addEventListener("pointermove", (event) => showTip(event, [`batch ${b}`, `entropy ${short(v)}`]));
+    dot.addEventListener("pointerleave", (event) => showTip(event, null));
     root.append(dot);
   });
 }
@@ -106,7 +106,7 @@ function drawTree(group) {
       root.append(svg("rect", { x: x(group.treeX.values[group.treeLeaf.values[i]]) - width / 2, y: inner.bottom + 3 + row * 10, width, height: 9, fill, "data-head": group.key(i) }));
     }
   });
-  headsOf(root, (key) => sayHead(group, group.index.get(key)));
+  headsOf(root, (key) => headWords(group, group.index.get(key)));
   group.branch = up;
 }
 
@@ -158,9 +158,9 @@ function drawDiffusion(group, head) {
       return;
     }
     const found = closest(event);
-    tell(event, found === null ? null : sayHead(group, found));
+    showTip(event, found === null ? null : headWords(group, found));
   });
-  made.addEventListener("pointerleave", (event) => tell(event, null));
+  made.addEventListener("pointerleave", (event) => showTip(event, null));
   made.addEventListener("click", (event) => { const found = closest(event); if (!turn.moved && found !== null) go(group.key(found)); });
   place.replaceChildren(made);
 }
@@ -188,8 +188,8 @@ function drawAffinity(group, head) {
     const box = made.getBoundingClientRect(), spot = (v) => order[Math.min(n - 1, Math.max(0, Math.floor((v / side) * n)))];
     return [spot(event.clientY - box.top), spot(event.clientX - box.left)];
   };
-  made.addEventListener("pointermove", (event) => { const [a, b] = pair(event); tell(event, [`${group.name_(a)} and ${group.name_(b)}`, `affinity ${short(affinity(group, a, b))}`]); });
-  made.addEventListener("pointerleave", (event) => tell(event, null));
+  made.addEventListener("pointermove", (event) => { const [a, b] = pair(event); showTip(event, [`${group.name_(a)} and ${group.name_(b)}`, `affinity ${short(affinity(group, a, b))}`]); });
+  made.addEventListener("pointerleave", (event) => showTip(event, null));
   made.addEventListener("click", (event) => go(group.key(pair(event)[0])));
   place.replaceChildren(made);
 }

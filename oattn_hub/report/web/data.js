@@ -40,7 +40,7 @@ function affinity(group, first, second) {
 }
 
 /** What is said about a head wherever a pointer rests on it. */
-function sayHead(group, i) {
+function headWords(group, i) {
   const lines = [`${group.label(i)[0].toUpperCase()}${group.label(i).slice(1)}`];
   if (group.verdictOf(i)) lines.push(group.verdictOf(i));
   if (group.cost && !Number.isNaN(group.cost.values[i])) lines.push(`removed alone: ${short(group.cost.values[i])}${group.costLow ? ` (95 %: ${short(group.costLow.values[i])} to ${short(group.costHigh.values[i])})` : ""} ${page.metric}`);

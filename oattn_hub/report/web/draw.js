@@ -96,7 +96,7 @@ function colourBar(root, x, top, height, colour, low, high, title) {
 
 // ---------------------------------------------------------------- the tooltip
 
-function tell(event, lines) {
+function showTip(event, lines) {
   const box = element("tip");
   if (!lines) { box.hidden = true; return; }
   box.replaceChildren(...lines.map((line) => html("div", {}, line)));
@@ -109,8 +109,8 @@ function tell(event, lines) {
 /** Tooltip and click on every part of a drawing that carries data-head. */
 function headsOf(root, say) {
   const at = (event) => event.target.closest?.("[data-head]")?.dataset.head;
-  root.addEventListener("pointermove", (event) => { const key = at(event); tell(event, key ? say(key) : null); });
-  root.addEventListener("pointerleave", (event) => tell(event, null));
+  root.addEventListener("pointermove", (event) => { const key = at(event); showTip(event, key ? say(key) : null); });
+  root.addEventListener("pointerleave", (event) => showTip(event, null));
   root.addEventListener("click", (event) => { const key = at(event); if (key) go(key); });
 }
 

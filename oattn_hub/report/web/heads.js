@@ -30,7 +30,7 @@ function drawMap(group) {
   );
   const bar = Math.max(60, Math.min(200, rows.length * high - 4));
   colourBar(root, inner.left + columns * wide + 14, inner.top, bar, scale.colour, scale.low, scale.high, what === "cost" ? "cost alone (log)" : "entropy");
-  headsOf(root, (key) => sayHead(group, group.index.get(key)));
+  headsOf(root, (key) => headWords(group, group.index.get(key)));
   plot.place = (i) => [inner.left + group.heads.values[i] * wide - 1.5, inner.top + rows.indexOf(group.layers.values[i]) * high - 1.5];
   group.map = plot;
   drawLegend(what);
