@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import importlib.metadata
 import os
 import pkgutil
 import re
@@ -16,6 +18,8 @@ import pytest
 import oattn_hub as oh
 
 ROOT = Path(__file__).parents[1]
+# A notebook has the first, type checkers the second; jinja2 and transformers cannot be without the others.
+NEED_NOT_BE_DECLARED = {"IPython", "_typeshed", "markupsafe", "tokenizers"}
 HEAVY = ("torch", "transformers", "timm", "numba", "matplotlib", "scipy")
 
 
@@ -107,6 +111,34 @@ def test_no_package_is_left_out_of_the_wheel() -> None:
     listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
     without_code = {"oattn_hub.inputs.data", "oattn_hub.cards", "oattn_hub.report.web"}
     assert set(listed) == _packages_on_disk() | without_code
+
+
+def _imported_packages() -> set[str]:
+    """First names of everything that the package imports, in functions too."""
+    names = set()
+    for path in [
+        *(ROOT / "oattn_hub").rglob("*.py"),
+        *(ROOT / "adapters").glob("*.py"),
+        *(ROOT / "cards").glob("*.py"),
+    ]:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                names |= {alias.name.split(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and not node.level:
+                names.add((node.module or "").split(".")[0])
+    return names - set(sys.stdlib_module_names) - {"oattn_hub"}
+
+
+def test_every_package_that_is_imported_is_declared() -> None:
+    """Rich 13 brings no markdown-it: what only comes along with something else may be missing one day."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    lines = [*project["dependencies"], *(line for extra in project["optional-dependencies"].values() for line in extra)]
+    declared = {re.split(r"[\[<>=]", line)[0].strip().lower().replace("_", "-") for line in lines}
+    owners = importlib.metadata.packages_distributions()
+    imported = {
+        name: {owner.lower().replace("_", "-") for owner in owners.get(name, [name])} for name in _imported_packages()
+    }
+    assert {name for name, owner in imported.items() if not owner & declared} <= NEED_NOT_BE_DECLARED
 
 
 @pytest.mark.slow
