@@ -16,7 +16,8 @@ from oattn_hub.cli import build_parser
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
-PAGES = sorted(path for path in ROOT.glob("**/*.md") if not {".venv", "runs", "node_modules"} & set(path.parts))
+_NOT_OURS = ("runs", "node_modules", "site-packages")
+PAGES = sorted(path for path in ROOT.glob("**/*.md") if not set(_NOT_OURS) & set(path.parts))
 
 
 def blocks(language: str) -> list[str]:
