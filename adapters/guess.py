@@ -9,10 +9,18 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from oattn_hub.adapters.layout import MULTIHEAD, Block, Count, HeadAxis, HeadLayout
+from oattn_hub.adapters.source import (
+    interleaves,
+    is_rooted,
+    own_code,
+    shapes_of,
+    split_by,
+    viewed_by_heads,
+    written_order,
+)
 
 if TYPE_CHECKING:
     from torch import nn
@@ -20,7 +28,7 @@ if TYPE_CHECKING:
 
 def _called(letter: str, word: str) -> str:
     after = r"(proj|projs|projection|lin|linear|layer|net|fc|attn|(b|up|gate)_proj|s?conv(1d)?|map|head)"
-    short = rf"({letter}|{word}|{word}s|{word[:-1]}ies)"
+    short = rf"({letter}s?|{word}|{word}s|{word[:-1]}ies)"
     # keys of the image, of the text, of global tokens; of what a token says and of where it is
     of_a_part = rf"{word}_(?!key|value|norm|ln)\w+|{letter}_(content|text|image|(ref_)?pos(ition)?(_sine)?|rel)_proj"
     before = r"(to|lin|linear|proj|project|projection|in_proj|fc|conv|w|c)"
@@ -39,7 +47,7 @@ _ROLES = {
     "qk": r"to_qk|qk|qk_?(proj|linear|net)|wqk",
     "out": r"w?_?o|out|output|dense|proj|wo|[oc]_?proj|out_?proj|to_out|out_?lin(ear)?|o_net|linear_out|fc_out|fc|"
     r"final_linear|output_?(proj|projection|dense|linear|layer)|projection|projection_?layer|proj_out|out_projection|attn_out|attn_out_proj|out_layer|"
-    r"att(entio)?n_out(put)?|[oc]_linear|lin_out|unify_?heads|post_?proj|linear_o|fc_o|out_net|o_lin|post|resid_proj|to_o|conv_o|c_o|proj_o|merge|merge_?heads",
+    r"att(entio)?n_out(put)?|[oc]_linear|lin_out|unify_?heads|post_?proj|linear_o|fc_o|out_net|o_lin|post|resid_proj|to_o|conv_o|c_o|proj_o|merge|merge_?heads|unify",
 }
 _WRAPPERS = {"linear", "conv", "proj", "dense", "weight", "base_layer", "c", "ln", "fn"}
 _POSITION_ARGUMENTS = (
@@ -52,10 +60,11 @@ _POSITION_ARGUMENTS = (
     "rel_pos",
     "rel_2d_pos",
 )
-_HEADS = r"(num|n)_?(attention_|attn_|query_|q_)?heads?|nhead|heads|num_local_heads|n?_?h"
-_KV_HEADS = r"(num|n)_?(key_value|kv|k_v)_heads|num_local_kv_heads|(num|n)_query_groups"
+_HEADS = r"(num|n)_?(local_)?(attention_|attn_|query_|q_)?heads?|nhead|heads|n?_?h"
+_KV_HEADS = r"(num|n)_?(local_)?(key_value|kv|k_v)_heads|(num|n)_query_groups"
 _GROUPS = r"(num|n)_?(key_value|kv|query)_groups|n_rep|num_queries_per_kv"
 _KV_WIDTHS = r"kv_(dim|width|size)"
+_MORE_KEYS = r"(^|[._])((mem|memory|null|bias|extra|persistent)_(k|v|keys?|values?)|[km]em_?[kv]|[kv]_(mem|null))$"
 _WIDTHS = (
     r"all_head_size|hidden_size_output|n_embd|inner_dim|attn_dim|dim|split_size|attention_width|d_attn|"
     r"total_head_dim|qkv_dim"
@@ -93,6 +102,24 @@ def role(path: str) -> str | None:
     return _by_name(parts[-1]) if parts else None
 
 
+def roles(module: nn.Module) -> dict[str, str | None]:
+    """Path -> what every projection of a module is for: by its name, or by its place where no name says anything.
+
+    >>> import torch
+    >>> roles(torch.nn.ModuleList(torch.nn.Linear(8, 8) for _ in range(4)))
+    {'0': 'q', '1': 'k', '2': 'v', '3': 'out'}
+    """
+    parts = projections(module)
+    found = {path: role(path) for path in parts}
+    sizes = [widths(part) for part in parts.values()]
+    if not any(found.values()):
+        if len(sizes) == 4 and sizes[0][1] == sizes[1][1] and sizes[2][1] == sizes[3][0]:
+            return dict(zip(parts, ("q", "k", "v", "out"), strict=True))
+        if len(sizes) == 2 and sizes[0][1] == 3 * sizes[1][0]:
+            return dict(zip(parts, ("qkv", "out"), strict=True))
+    return found
+
+
 def _named_parts(parts: list[str]) -> list[str]:
     """The parts of a path up to the one that says what it is for: ``q_proj`` of ``q_proj.linear``."""
     for end in range(len(parts), 1, -1):
@@ -109,8 +136,9 @@ def _by_name(name: str) -> str | None:
 
 def guess_output(module: nn.Module, n_heads: int) -> str | None:
     """The path of the output projection: the one called so that takes all heads, outermost first."""
+    known = roles(module)
     found = [
-        path for path, part in projections(module).items() if role(path) == "out" and widths(part)[0] % n_heads == 0
+        path for path, part in projections(module).items() if known[path] == "out" and widths(part)[0] % n_heads == 0
     ]
     return min(found, key=lambda path: path.count("."), default=None)
 
@@ -121,7 +149,7 @@ def guess_layout(module: nn.Module, n_heads: int) -> HeadLayout | None:
         return MULTIHEAD
     output = guess_output(module, n_heads)
     if output is None:
-        return None
+        return _of_parameters(module, n_heads)
     selectors = _selectors(module)
 
     def mine(path: str) -> bool:
@@ -129,26 +157,58 @@ def guess_layout(module: nn.Module, n_heads: int) -> HeadLayout | None:
 
     parts = {path: part for path, part in projections(module).items() if mine(path)}
     width = widths(parts[output])[0]
-    axes = [
-        axis for path, part in parts.items() if path != output for axis in _axes(module, path, part, n_heads, width)
-    ]
+    axes = [axis for path in parts if path != output for axis in _axes(module, path, parts[path], n_heads, width)]
     blocks = {block for axis in axes for block in axis.blocks}
     if "q" not in blocks and {"k", "v"} <= blocks:  # learned queries, as poolers have them
         axes += list(_learned_queries(module, parts, width))
         blocks |= {block for axis in axes for block in axis.blocks}
     norms = [norm for axis in axes for norm in _batch_norms(module, axis, parts)]
     norms += _own_convolutions(module, axes, parts, n_heads)
-    known = {"q", "k", "v"} <= blocks or "qkv" in blocks or "kv_of_head" in {role(axis.path) for axis in axes}
+    normed = list(_norms_of_heads(module, n_heads, width))
+    said = roles(module)
+    known = {"q", "k", "v"} <= blocks or blocks & {"qkv", "woven"} or "kv_of_head" in {said[a.path] for a in axes}
     return HeadLayout(
         output=HeadAxis(output, "in"),
-        projections=(*axes, *norms, *filter(lambda axis: mine(axis.path), _tables(module, parts, n_heads, width))),
-        counts={path: count for path, count in _counts(module, n_heads, width) if mine(path)},
+        projections=(
+            *axes,
+            *norms,
+            *normed,
+            *filter(lambda axis: mine(axis.path), _tables(module, parts, n_heads, width)),
+        ),
+        counts={path: count for path, count in _counts(module, n_heads, width) if mine(path)}
+        | {f"{axis.path.rpartition('.')[0]}.num_groups": "heads" for axis in normed}
+        | {f"{axis.path.rpartition('.')[0]}.num_channels": "width" for axis in normed},
         config_counts=dict(_config_counts(module, n_heads)),
         behaviours=("fixed_width",),
         head_arguments=tuple(name for name in _POSITION_ARGUMENTS if _has_planes(module, name)),
         joint_norms=tuple(filter(mine, _joint_norms(module))),
-        refusal="" if known else "its query, key and value projections have names that are not known",
+        refusal=_refusal(module, parts, n_heads, width, bool(known)),
     )
+
+
+def _of_parameters(module: nn.Module, n_heads: int) -> HeadLayout | None:
+    """The layout of a module whose projections are parameters with an axis of heads: (head, width, feature)."""
+    own = {path: value for path, value in module.named_parameters(recurse=False) if value.ndim == 3}
+    axes = {path: [axis for axis, size in enumerate(value.shape) if size == n_heads] for path, value in own.items()}
+    roles = {role(path): path for path, found in axes.items() if len(found) == 1}
+    if not {"q", "k", "v", "out"} <= set(roles):
+        return None
+    output = HeadAxis(roles["out"], axes[roles["out"]][0], ("h",))
+    width = own[roles["q"]].numel() // max(own[roles["q"]].shape)
+    tables = [axis for axis in _tables(module, {}, n_heads, width) if axis.path != output.path]
+    return HeadLayout(output, tuple(tables), counts=dict(_counts(module, n_heads, width)), behaviours=("fixed_width",))
+
+
+def _refusal(module: nn.Module, parts: dict[str, Any], n_heads: int, width: int, known: bool) -> str:
+    """Why heads of such a module cannot be cut; empty if they can."""
+    of_a_head = (width // n_heads, width // n_heads)
+    if n_heads > 1 and {role(path) for path, part in parts.items() if widths(part) == of_a_head} >= {"q", "k", "v"}:
+        return "its projections serve every head alike, each with a slice of the layer's input"
+    mixing = r"(?:talk|mix|heads?_proj)\w*"
+    for path, value in module.named_parameters():
+        if n_heads > 1 and tuple(value.shape[:2]) == (n_heads, n_heads) and re.search(mixing, path.lower()):
+            return f"{path} mixes its heads"
+    return "" if known else "its query, key and value projections have names that are not known"
 
 
 def _selectors(module: nn.Module) -> tuple[str, ...]:
@@ -172,7 +232,7 @@ def named_heads(module: nn.Module, sizes: Sequence[int]) -> int | None:
 
 def named_axes(module: nn.Module, size: int) -> list[int]:
     """Numbers that the module keeps, whatever it calls them, that its code gives axes by and that divide ``size``."""
-    found = (getattr(module, name, None) for name in sorted(_shapes_of(module)))
+    found = (getattr(module, name, None) for name in sorted(shapes_of(module)))
     numbers = {value for value in found if isinstance(value, int) and not isinstance(value, bool)}
     return sorted(value for value in numbers if 1 < value <= size and size % value == 0)
 
@@ -196,7 +256,7 @@ def guess_kv_heads(module: nn.Module, layout: HeadLayout | None, n_heads: int) -
 
 
 def _axes(module: nn.Module, path: str, part: Any, n_heads: int, width: int) -> Iterator[HeadAxis]:
-    size, known = widths(part)[1], role(path)
+    size, known = widths(part)[1], roles(module)[path]
     alone: dict[str, tuple[Block, ...]] = {
         "q": ("q",),
         "k": ("k",),
@@ -205,26 +265,18 @@ def _axes(module: nn.Module, path: str, part: Any, n_heads: int, width: int) -> 
         "kv_of_head": ("q",),
     }
     if known in ("kv", "qkv"):
-        together = _interleaves(module, path, even=known == "qkv" and size == 3 * width)
         apart: tuple[Block, ...] = ("k", "v") if known == "kv" else _order(path)
-        yield HeadAxis(path, "out", ("qkv",) if together else apart)
+        yield HeadAxis(path, "out", written_order(module, apart) or _together(module, path, apart, size, width))
     elif known in alone:
         yield HeadAxis(path, "out", alone[known])
     elif size in (width, n_heads) and known != "out" and not _is_inside_a_network(module, path, size):
         yield HeadAxis(path, "out", ("q",))  # position terms and gates have a slice for every head too
-    elif known is None and size % n_heads == 0 and (block := _viewed_by_heads(module, path)):
+    elif known is None and size % n_heads == 0 and (block := viewed_by_heads(module, path)):
         yield HeadAxis(path, "out", (block,))
 
 
-def _viewed_by_heads(module: nn.Module, path: str) -> Block | None:
-    """Whether the source code gives what this projection computes an axis of heads, and on which side of the rest."""
-    given = re.search(rf"(\w+) = self\.{re.escape(path)}\(", code := _own_code(module))
-    if given is None:
-        return None
-    shapes = re.findall(rf"\b{given[1]}\.(?:view|reshape)\(\s*([^\n]*)", code[given.end() :])
-    if any(re.search(r"heads, ?(-1|(self\.)?\w*dim)\)", shape) for shape in shapes):
-        return "q"
-    return "woven" if any(re.search(r", ?(self\.)?\w*heads\)", shape) for shape in shapes) else None
+def _together(module: nn.Module, path: str, apart: tuple[Block, ...], size: int, width: int) -> tuple[Block, ...]:
+    return ("qkv",) if interleaves(module, path, even=len(apart) == 3 and size == 3 * width) else apart
 
 
 def _is_inside_a_network(module: nn.Module, path: str, size: int) -> bool:
@@ -244,6 +296,17 @@ def _batch_norms(module: nn.Module, axis: HeadAxis, parts: dict[str, Any]) -> It
             for tensor in ("weight", "bias", "running_mean", "running_var"):
                 if getattr(part, tensor, None) is not None:
                     yield HeadAxis(f"{owner}.{name}.{tensor}", 0, axis.blocks)
+
+
+def _norms_of_heads(module: nn.Module, n_heads: int, width: int) -> Iterator[HeadAxis]:
+    """What normalises every head for itself and says so by its groups has weights for the features of all of them."""
+    attended = re.search(r"softmax|scaled_dot_product|matmul|bmm|einsum| @ ", code := own_code(module))
+    for path, part in module.named_modules():
+        after = attended is not None and f"self.{path}(" in code[attended.end() :]
+        if after and getattr(part, "num_groups", None) == n_heads and getattr(part, "num_channels", None) == width:
+            for tensor in ("weight", "bias"):
+                if getattr(part, tensor, None) is not None:
+                    yield HeadAxis(f"{path}.{tensor}", 0, ("q",))
 
 
 def _own_convolutions(
@@ -268,62 +331,27 @@ def _order(path: str) -> tuple[Block, ...]:
     return tuple(letters[letter] for letter in (own[0] if own else "qkv"))
 
 
-_THREE_OF_A_HEAD = (
-    r"heads?\)?,\s*3\b|3 \* (self\.)?(head_dim|head_size|attention_head_size)\b(?! \*)|"
-    r"heads?, ?self\.\w+ ?\* ?self\.head_dim"
-)
-# view(…, heads, -1), perhaps permuted, and only then q, k, v = ….split(…)
-_SPLIT_AFTER_HEADS = r"heads?, ?-1[^()]*\)+(\s*\.\w+\([^()]*\))*(\s+q, ?k, ?v = \w+)?\s*\.(split|chunk)\("
-
-
-def _interleaves(module: nn.Module, path: str, even: bool) -> bool:
-    """Whether the source code splits query, key and value after the heads, as Megatron's models do.
-
-    ``even`` says whether the three are as wide as the heads' outputs; where they are not, only code that gives the
-    heads an axis before it splits them is believed (LeViT).
-    """
-    for owner in type(module).__mro__[:-2]:
-        code = _source(owner)
-        if not code:
-            continue
-        if re.search(_SPLIT_AFTER_HEADS, code):
-            return True
-        if not even:
-            return False
-        if re.search(_THREE_OF_A_HEAD, code):
-            return True
-        if re.search(r"\b3,\s*(-1|(self\.)?\w*heads?)|chunk\(3|\.split\(|\.chunk\(", code):
-            return False
-    return even and path.rpartition(".")[2] == "query_key_value"
-
-
-# every layer of a model asks for the same few classes, and reading one means parsing its whole file
-@lru_cache(maxsize=64)
-def _source(cls: type) -> str:
-    """The source of a class; empty where there is none to read."""
-    try:
-        return inspect.getsource(cls)
-    except (OSError, TypeError):
-        return ""
-
-
 def _tables(module: nn.Module, parts: dict[str, Any], n_heads: int, width: int) -> Iterator[HeadAxis]:
     """Parameters of their own with an entry for every head: position tables, sinks, scales."""
     convolutions = [path for path, part in module.named_modules() if hasattr(part, "kernel_size")]
     of_parts = {f"{path}.{name}" for path in (*parts, *convolutions) for name in ("weight", "bias")}
     for path, value in [*module.named_parameters(), *module.named_buffers()]:
-        numbers = value.is_floating_point() and not re.search(r"norm|(^|\.)bn\.|inv_freq|rotary", path, re.IGNORECASE)
+        # a vector of a norm has a number for every feature; a matrix of one can have a row for every head
+        of_features = r"(^|\.)bn\.|inv_freq|rotary" + (r"|norm" if value.ndim == 1 else "")
+        numbers = value.is_floating_point() and not re.search(of_features, path, re.IGNORECASE)
         if path in of_parts or not numbers:
             continue
         axes = [axis for axis, size in enumerate(value.shape) if size == n_heads]
         if tuple(value.shape[-2:]) == (n_heads, width // n_heads):  # also where a head is as wide as there are heads
             axes = [value.ndim - 2]
-        if len(axes) == 2 and re.search(rf"self\.{re.escape(path)}\[:", _own_code(module)):
+        if len(axes) == 2 and re.search(rf"self\.{re.escape(path)}\[:", own_code(module)):
             axes = axes[:1]  # as many entries as there are heads, and the code looks them up on the other axis
         if len(axes) == 1:
             yield HeadAxis(path, axes[0], ("h",))
         elif value.ndim == 1 and value.shape[0] == width and re.search(r"(^|[._])[qv]_bias$", path):
             yield HeadAxis(path, 0, ("q",))
+        elif value.ndim > 1 and value.shape[-1] == width and re.search(_MORE_KEYS, path):
+            yield HeadAxis(path, value.ndim - 1, ("q",))
 
 
 def _learned_queries(module: nn.Module, parts: dict[str, Any], width: int) -> Iterator[HeadAxis]:
@@ -344,52 +372,28 @@ def _counts(module: nn.Module, n_heads: int, width: int) -> Iterator[tuple[str, 
                 yield where, "kv_heads"
             elif re.fullmatch(_GROUPS, name):
                 yield where, "group"
-            elif value == n_heads and (re.fullmatch(_HEADS, name) or name in _shapes_of(part)):
+            elif value == n_heads and (re.fullmatch(_HEADS, name) or name in shapes_of(part) or _is_short(part, name)):
                 yield where, "heads"
-            elif (re.fullmatch(_WIDTHS, name) and value == width) or (value == width and name in _split_by(part)):
-                yield where, "width"
+            elif value == width and (re.fullmatch(_WIDTHS, name) or name in split_by(part)):
+                if not is_rooted(part, name):
+                    yield where, "width"
             elif re.fullmatch(_KV_WIDTHS, name) and value % (width // n_heads) == 0:
                 yield where, "kv_width"
 
 
-def _split_by(module: nn.Module) -> set[str]:
-    """Attributes by whose values the source code splits a fused projection, or that it divides by the heads."""
-    code = _own_code(module)
-    splits = re.findall(r"\.split\((\([^()]*\)|[^()]*)", code)
-    divided = re.findall(r"self\.(\w+) // self\.\w*heads?\b", code)
-    return {*divided, *(name for split in splits for name in re.findall(r"self\.(\w+)", split))}
-
-
-def _shapes_of(module: nn.Module) -> set[str]:
-    """Attributes that the source code gives axes by, whatever they are called: ``x.view(b, t, self.n, -1)``."""
-    code = "\n".join(_code_after_init(owner) for owner in type(module).__mro__[:-2])
-    shapes = re.findall(r"(?:view|reshape|unflatten|rearrange|expand|range|repeat\w*)\(([^\n]*)", code)
-    names = {name for shape in shapes for name in re.findall(r"\b\w+\.(\w+)\b(?!\()", shape)}
-    return {name for name in names if not re.search(r"dim|size|width|len|window|embd?|chann|feat|ratio|patch", name)}
+def _is_short(module: nn.Module, name: str) -> bool:
+    """Whether this is one letter or two, which says nothing, and forward reads it."""
+    return len(name) < 3 and bool(re.search(rf"self\.{name}\b", own_code(module)))
 
 
 def _config_counts(module: nn.Module, n_heads: int) -> Iterator[tuple[str, Count]]:
     """What forward reads from the module's config instead of from the module (Phi-3)."""
     config = getattr(module, "config", None)
-    for name in sorted(set(re.findall(r"self\.config\.(\w+)", _own_code(module)))):
+    for name in sorted(set(re.findall(r"self\.config\.(\w+)", own_code(module)))):
         if re.fullmatch(_KV_HEADS, name):
             yield name, "kv_heads"
         elif re.fullmatch(_HEADS, name) and getattr(config, name, None) == n_heads:
             yield name, "heads"
-
-
-@lru_cache(maxsize=64)
-def _code_after_init(cls: type) -> str:
-    """The source of a class's own methods without its constructor; empty where there is none to read."""
-    methods = [method for name, method in vars(cls).items() if inspect.isfunction(method) and name != "__init__"]
-    try:
-        return "\n".join(inspect.getsource(method) for method in methods)
-    except OSError:
-        return ""
-
-
-def _own_code(module: nn.Module) -> str:
-    return _code_after_init(type(module).__mro__[0])
 
 
 def _joint_norms(module: nn.Module) -> Iterator[str]:
@@ -404,7 +408,7 @@ def _joint_norms(module: nn.Module) -> Iterator[str]:
 def _has_planes(module: nn.Module, argument: str) -> bool:
     """Whether forward takes this argument and adds it; what it multiplies with queries are vectors of no head."""
     taken = argument in inspect.signature(module.forward).parameters
-    return taken and not re.search(rf"(matmul|bmm|einsum)\([^\n]*\b{argument}\b", _own_code(module))
+    return taken and not re.search(rf"(matmul|bmm|einsum)\([^\n]*\b{argument}\b", own_code(module))
 
 
 def _is_torch_attention(module: nn.Module) -> bool:

@@ -22,10 +22,21 @@ _BLOCK_BYTES = 8 << 20
 
 @dataclass(frozen=True)
 class Heads:
-    """How many heads a layer has, and which axis of its queries they are on."""
+    """How many heads a layer has, and which axis of its queries they are on.
+
+    Attributes:
+        first: Whether heads come before contexts where the two are one axis.
+    """
 
     count: int
     axis: int = -3
+    first: bool = False
+
+    def apart(self, tensor: Tensor) -> Tensor:
+        """(context, head, …) of a tensor that has the two on its first axis."""
+        if self.first:
+            return tensor.reshape(self.count, -1, *tensor.shape[1:]).transpose(0, 1)
+        return tensor.reshape(-1, self.count, *tensor.shape[1:])
 
     def fitted(self, shape: tuple[int, ...]) -> Heads:
         """The same heads on the axis of ``shape`` that has as many entries, if that is another one."""
@@ -40,8 +51,13 @@ class Heads:
         groups = len(shape) > 4 and shape[self.axis] != self.count == shape[-4] * shape[-3]
         return tensor.flatten(-4, -3) if groups else tensor
 
-    def fitted_to_weights(self, shape: tuple[int, ...]) -> Heads:
-        """As :meth:`fitted`, for weights, which can also lie as (…, query, head, key): Longformer's windows."""
+    def fitted_to_weights(self, shape: tuple[int, ...], keys: int = -1) -> Heads:
+        """As :meth:`fitted`, for weights, which can also lie as (…, query, head, key): Longformer's windows.
+
+        ``keys`` is the axis of the keys; before the last one, the heads may be the last: (context, query, key, head).
+        """
+        if len(shape) == 4 and keys % 4 == 2 and shape[1] != self.count == shape[3]:
+            return Heads(self.count, -1)
         found = self.fitted(shape)
         elsewhere = len(shape) > 3 and shape[found.axis] != self.count and shape[-2] == self.count
         return Heads(self.count, -2) if elsewhere else found
@@ -272,7 +288,7 @@ def _read_mask(
 
 def _mask_axes(mask: Tensor, query_ndim: int, heads: Heads) -> Tensor:
     if query_ndim == 3 and mask.ndim == 3 and mask.shape[0] > 1:
-        return mask.reshape(-1, heads.count, *mask.shape[1:])
+        return heads.apart(mask)
     if mask.ndim > 4:
         return mask.movedim(heads.axis, -3).flatten(0, -4)
     return mask[(None,) * (4 - mask.ndim)]
@@ -283,7 +299,7 @@ def _heads_third(tensor: Tensor, heads: Heads) -> Tensor:
     if tensor.ndim == 3:
         if tensor.shape[0] % heads.count:
             raise UnexpectedShape(f"{tuple(tensor.shape)}, expected a first axis of contexts x {heads.count} heads")
-        return tensor.reshape(-1, heads.count, *tensor.shape[1:])
+        return heads.apart(tensor)
     if tensor.ndim < 3 or heads.count % tensor.shape[heads.axis]:
         raise UnexpectedShape(f"{tuple(tensor.shape)}, expected (context, {heads.count} heads, token, width)")
     tensor = tensor.movedim(heads.axis, -3)
@@ -292,8 +308,10 @@ def _heads_third(tensor: Tensor, heads: Heads) -> Tensor:
 
 def _four_axes(tensor: Tensor, dim: int, heads: Heads) -> Tensor:
     """(context, head, query, key) from a softmax over ``dim``."""
-    if dim % tensor.ndim == tensor.ndim - 2:  # (…, key, query)
-        tensor = tensor.transpose(-1, -2)
+    if dim % tensor.ndim == tensor.ndim - 2:
+        if tensor.ndim == 4 and tensor.shape[1] != heads.count == tensor.shape[3]:  # (context, query, key, head)
+            return tensor.permute(0, 3, 1, 2)
+        tensor = tensor.transpose(-1, -2)  # (…, key, query)
     elif dim % tensor.ndim == 1 and tensor.ndim == 4:
         if tensor.shape[3] != heads.count:
             raise UnexpectedShape(f"{tuple(tensor.shape)} with softmax over axis {dim}")

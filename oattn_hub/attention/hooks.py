@@ -8,7 +8,8 @@ process do not count there: these modules are seen through one such hook, regist
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
@@ -110,6 +111,16 @@ class Uncompiled:
         for module, call in self._compiled.items():
             module._compiled_call_impl = call
         self._compiled = {}
+
+
+@contextmanager
+def as_written() -> Iterator[None]:
+    """Run functions and modules that were compiled as they were written: compiled code need not see hooks."""
+    if "torch._dynamo" not in sys.modules:
+        yield
+        return
+    with torch.compiler.set_stance("force_eager"):
+        yield
 
 
 def is_running(frame: FrameType) -> bool:

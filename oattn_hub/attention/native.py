@@ -7,7 +7,9 @@ and their attention is computed from the arguments they were called with.
 
 from __future__ import annotations
 
+import functools
 import inspect
+from collections.abc import Callable, Iterable
 from types import SimpleNamespace
 from typing import Any
 
@@ -30,6 +32,48 @@ def arguments(forward: Function, args: Args, kwargs: Kwargs) -> dict[str, Any]:
     bound.apply_defaults()
     named = dict(bound.arguments)
     return {**named, **named.pop("kwargs", {})}
+
+
+def takes_other_arguments(module: nn.Module) -> bool:
+    """Whether this is one of torch's attention modules in a class that calls torch's forward from one of its own."""
+    name = {nn.MultiheadAttention: "query", nn.TransformerEncoderLayer: "src"}
+    needed = next((argument for kind, argument in name.items() if isinstance(module, kind)), None)
+    return needed is not None and needed not in inspect.signature(module.forward).parameters
+
+
+class InnerForwards:
+    """Hands over calls of torch's own forwards from inside forwards with other arguments, until :meth:`restore`.
+
+    Such a call is written ``super().forward(…)``, which only the class that it is looked up in can show.
+
+    Args:
+        modules: The modules whose calls are handed over.
+        run: Takes the module, its torch forward and the arguments; gives what that forward returns.
+    """
+
+    def __init__(self, modules: Iterable[nn.Module], run: Callable[[nn.Module, Function, Args, Kwargs], Any]) -> None:
+        self._modules = {module for module in modules if takes_other_arguments(module)}
+        self._run = run
+        self._kept: dict[type[nn.Module], Function] = {}
+        for kind in (nn.MultiheadAttention, nn.TransformerEncoderLayer):
+            if any(isinstance(module, kind) for module in self._modules):
+                self._kept[kind] = kind.forward
+                setattr(kind, "forward", self._through(kind.forward))  # noqa: B010
+
+    def _through(self, torchs: Function) -> Function:
+        @functools.wraps(torchs)
+        def forward(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+            if module in self._modules:
+                return self._run(module, functools.partial(torchs, module), args, kwargs)
+            return torchs(module, *args, **kwargs)
+
+        return forward
+
+    def restore(self) -> None:
+        """Torch's classes as they were; a second time does nothing."""
+        for kind, forward in self._kept.items():
+            kind.forward = forward
+        self._kept.clear()
 
 
 def call_of_module(module: nn.MultiheadAttention, given: Kwargs) -> AttentionCall:

@@ -21,7 +21,7 @@ from oattn_hub.attention.tap import SitePass, Tap, come_back, step_aside
 from oattn_hub.attention.writer import StoreWriter
 from oattn_hub.errors import CaptureError
 from oattn_hub.models.identify import batch_fingerprint
-from oattn_hub.types import Args, Kwargs
+from oattn_hub.types import Args, Function, Kwargs
 
 if TYPE_CHECKING:
     from oattn_hub.adapters import Adapter, AttentionSite
@@ -51,6 +51,7 @@ class Recorder:
         self._inputs: Mapping[str, object] = {}
         self._loose: tuple[FrameType, SitePass] | None = None  # the pass of a module that has no hooks yet
         self._uncompiled = Uncompiled(self._model)
+        self._inner = native.InnerForwards(self._model.modules(), self._run_inner)
         self._attach()
 
     def _attach(self) -> None:
@@ -70,6 +71,7 @@ class Recorder:
         """Take the hooks off and forget a call that never ended."""
         self._hooks.remove()
         self._uncompiled.restore()
+        self._inner.restore()
         self._abandon()
 
     # Around modules ---------------------------------------------------------------------------------------------------
@@ -81,6 +83,8 @@ class Recorder:
             self._begin(module, args, kwargs)
         if self._batch is None:
             self._refuse_alone(module)
+        elif native.takes_other_arguments(module):
+            self._end_loose_pass()
         elif isinstance(module, FAST_PATH):
             self._aside += 1
             step_aside()
@@ -91,11 +95,13 @@ class Recorder:
     def _after(self, module: nn.Module, args: Args, kwargs: Kwargs, well: bool) -> None:
         if self._batch is None:
             return
-        if isinstance(module, FAST_PATH):
+        if native.takes_other_arguments(module):
+            self._end_loose_pass()
+        elif isinstance(module, FAST_PATH):
             self._aside -= 1
             come_back()
             if well:
-                self._read_fast_path(module, args, kwargs)
+                self._read_fast_path(module, native.arguments(module.forward, args, kwargs))
         elif module in self._by_module:
             ended = self._tap.leave()
             if well:
@@ -185,7 +191,10 @@ class Recorder:
         self._end_loose_pass()
         sites, name = self._by_module.get(module, []), self._names[module]
         given = given_to(*arguments_of(call))
-        if sites:
+        unseen = next((site for site in sites if site.name not in self._calls_of), None)
+        if unseen is not None:
+            site = unseen
+        elif sites:
             site = replace(sites[-1], name=f"{name}#{len(sites)}", turn=len(sites), layer=-1)
         else:
             site = self._adapter.site_of_call(name, module, shape, n_kv_heads, given.tokens)
@@ -204,7 +213,9 @@ class Recorder:
         elif ended.calls and _between_channels(ended):
             self._not_weights[ended.site.name] = _CHANNELS
         elif ended.calls:
-            self._by_module.setdefault(ended.site.module, []).append(ended.site)
+            known = self._by_module.setdefault(ended.site.module, [])
+            if not any(site is ended.site for site in known):
+                known.append(ended.site)
             self._write_pass(ended)
 
     def _note_unweighted(self, frame: FrameType, shape: Sequence[int]) -> None:
@@ -236,9 +247,22 @@ class Recorder:
         self._calls_of = {places[name][1]: calls for name, calls in self._calls_of.items()}
         batch.renumber(places)
 
-    def _read_fast_path(self, module: nn.Module, args: Args, kwargs: Kwargs) -> None:
+    def _run_inner(self, module: nn.Module, forward: Function, args: Args, kwargs: Kwargs) -> Any:
+        """Run torch's forward of a module that has another one around it."""
+        if self._batch is None:
+            return forward(*args, **kwargs)
+        self._aside += 1
+        step_aside()
+        try:
+            result = forward(*args, **kwargs)
+        finally:
+            self._aside -= 1
+            come_back()
+        self._read_fast_path(module, native.arguments(forward, args, kwargs))
+        return result
+
+    def _read_fast_path(self, module: nn.Module, given: Kwargs) -> None:
         """Attention of torch's own modules, from the arguments they were called with."""
-        given = native.arguments(module.forward, args, kwargs)
         if isinstance(module, nn.MultiheadAttention) and module in self._by_module:
             self._write_native(module, lambda: native.call_of_module(module, given))
         elif isinstance(module, nn.TransformerEncoderLayer) and self._has_turns_left(module.self_attn):

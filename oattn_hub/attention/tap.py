@@ -19,6 +19,7 @@ from torch.overrides import TorchFunctionMode, _pop_mode, _push_mode
 
 from oattn_hub.attention import native
 from oattn_hub.attention.calls import AttentionCall, DotProductCall, Heads, SoftmaxCall, UnexpectedShape
+from oattn_hub.attention.folded import FOLDS, Folds
 from oattn_hub.attention.masks import MASKED_BELOW, TRACED, MaskTrace
 from oattn_hub.attention.written import STEPS, WrittenSoftmax, dimension
 from oattn_hub.types import Args, Function, Kwargs
@@ -48,6 +49,7 @@ _ON_THE_WAY = {
     *("__get__", "split", "chunk", "sub", "__sub__", "div_", "__itruediv__"),  # the first is .mT
 }
 _DIVISIONS = {"div", "__truediv__", "div_", "__itruediv__"}
+_SCATTERED = {"scatter", "scatter_", "scatter_add", "scatter_add_"}
 # What else may happen to products of queries and keys that no softmax turns into weights.
 _OF_SCORES = _ON_THE_WAY | {
     *("exp", "exp_", "sigmoid", "relu", "square", "pow", "__pow__", "tanh", "softplus", "clamp", "elu", "gelu", "silu"),
@@ -82,6 +84,7 @@ class SitePass:
         calls: Attention whose weights were multiplied with values.
         pending: Softmax results of which that is not known.
         idle: Whether it has computed nothing at all: cross attention without anything to attend to.
+        heads_first: Whether heads come before contexts where the two are one axis.
     """
 
     site: AttentionSite
@@ -90,6 +93,7 @@ class SitePass:
     pending: list[AttentionCall] = field(default_factory=list)
     unrecognised: list[str] = field(default_factory=list)  # what it computed that is not attention by heads
     idle: bool = True
+    heads_first: bool = False
 
     def __post_init__(self) -> None:
         self.trace = MaskTrace(self.site.masked_below)
@@ -98,7 +102,13 @@ class SitePass:
     def heads(self, tensor: torch.Tensor) -> Heads:
         """How heads lie in queries or weights; three axes with a row for every token are those of one head."""
         one = tensor.ndim == 3 and tensor.shape[0] * tensor.shape[1] in self.given.tokens
-        return Heads(1) if one and self._loops_over_heads(tensor) else _heads(self.site)
+        return Heads(1) if one and self._loops_over_heads(tensor) else self.all_heads()
+
+    def all_heads(self) -> Heads:
+        """How heads lie in what has all of them."""
+        site = self.site
+        count = site.n_heads if site.copies is None else site.copies["count"]
+        return Heads(count, site.head_axis, self.heads_first)
 
     def _loops_over_heads(self, tensor: torch.Tensor) -> bool:
         """Whether the last calls were of one head as well, or this is not as many heads as there should be."""
@@ -165,6 +175,7 @@ class Tap(TorchFunctionMode):
         self._scores: dict[int, weakref.ref[torch.Tensor]] = {}  # products of two things that the model computed
         self._read: dict[int, weakref.ref[torch.Tensor]] = {}  # values read with weights that are made of no products
         self._written = WrittenSoftmax()
+        self._folds = Folds()
         self._between = MaskTrace(MASKED_BELOW)  # masks put on while no pass is open
         self.outside: list[str] = []  # attention that could not be placed
         self.hidden: list[str] = []  # what the model does that keeps attention from being seen
@@ -218,6 +229,8 @@ class Tap(TorchFunctionMode):
             result = func(*args, **kwargs)
         if self._passes and self._passes[-1].idle and isinstance(result, torch.Tensor) and result.is_floating_point():
             self._passes[-1].idle = False
+        if name in FOLDS:
+            self._folds.note(name, args, kwargs, result)
         if name in _UNDER_VMAP and _is_batched(result):
             self.hidden.append("computes attention under vmap")
         elif name == _FUSED:
@@ -238,6 +251,8 @@ class Tap(TorchFunctionMode):
             # what is divided by its sum once more is another distribution (slots)
             scaled = name in _DIVISIONS and len(args) > 1 and isinstance(args[1], torch.Tensor) and args[1].ndim > 2
             self._follow(args, result, mixing=name in _LAYERS, other=scaled)
+        elif self._weights and name in _SCATTERED:
+            self._put_back([*args, *kwargs.values()], result)
         if self._scores and name in _OF_SCORES and any(_among(self._scores, arg) for arg in args):
             self._remember(self._scores, result)
         return result
@@ -284,6 +299,7 @@ class Tap(TorchFunctionMode):
         self._scores.clear()
         self._read.clear()
         self._written.clear()
+        self._folds.clear()
         self._between.clear()
 
     def _pass_for(self, shape: Sequence[int], n_kv_heads: int) -> SitePass | None:
@@ -301,17 +317,25 @@ class Tap(TorchFunctionMode):
         with torch.no_grad(), torch._C.DisableTorchFunction():
             try:
                 options = {**given, **kwargs}
-                call = DotProductCall.from_sdpa(**options, heads=_heads(owner.site), trace=self._trace)
+                self._note_order(owner, query)
+                call = DotProductCall.from_sdpa(**options, heads=owner.all_heads(), trace=self._trace)
                 owner.calls.append(_distinct(call, owner.site))
             except UnexpectedShape as error:
                 owner.unrecognised.append(str(error))
         self._trace.clear()
 
+    def _note_order(self, owner: SitePass, tensor: torch.Tensor) -> None:
+        """Whether heads come before contexts on the first of three axes."""
+        if tensor.ndim == 3:
+            owner.heads_first = self._folds.heads_first(tensor.shape[0], owner.all_heads().count)
+
     def _softmax(self, result: torch.Tensor, args: Args, kwargs: Kwargs) -> None:
         dim = dimension(args, kwargs)
         if result.ndim < 3 or (dim % result.ndim != result.ndim - 1 and result.shape[-1] == 1):
             return  # not between tokens: classes, or the kernel of a convolution (ConvBERT)
-        owner = self._pass_for(result.shape, result.shape[-3] if result.ndim > 3 else 0)
+        keys_last = dim % result.ndim == result.ndim - 1
+        shape = [*result.shape[: dim % result.ndim], *result.shape[dim % result.ndim + 1 :], result.shape[dim]]
+        owner = self._pass_for(shape, shape[-3] if result.ndim > 3 and keys_last else 0)
         if owner is None:
             return
         logits = args[0] if args else kwargs["input"]
@@ -319,13 +343,13 @@ class Tap(TorchFunctionMode):
         with torch.no_grad(), torch._C.DisableTorchFunction():
             try:
                 trace = self._trace if self._needs_scores else None
+                self._note_order(owner, result)
                 seen = SoftmaxCall.from_softmax(logits, result.detach(), dim, owner.heads(result), trace)
                 call = _distinct(seen, owner.site)
                 owner.pending.append(call)
             except UnexpectedShape as error:
                 problem = str(error)
         self._trace.clear()
-        keys_last = dim % result.ndim == result.ndim - 1
         columns = (0, result.shape[-1]) if keys_last else None
         self._weights[id(result)] = _Weights(
             result, call, problem, owner, columns=columns, of_products=_among(self._scores, logits)
@@ -350,6 +374,12 @@ class Tap(TorchFunctionMode):
             columns=_columns(found[0], result),
             times=found[0].times or (result.ndim > 4 and any(other.ndim == result.ndim for other in others)),
         )
+
+    def _put_back(self, operands: Sequence[Any], result: object) -> None:
+        """Weights of a few chosen keys are put in their places among all keys."""
+        found = next((self._weights[id(arg)] for arg in operands if id(arg) in self._weights), None)
+        if found is not None and isinstance(result, torch.Tensor) and result.shape[:-1] == found.tensor.shape[:-1]:
+            self._weights[id(result)] = replace(found, tensor=result, mixed=True, columns=(0, result.shape[-1]))
 
     def _confirm(self, found: _Weights, operands: Sequence[Any], result: torch.Tensor) -> None:
         """Weights that are multiplied with values are attention; a product with a parameter is a layer."""
@@ -379,7 +409,7 @@ class Tap(TorchFunctionMode):
             if not found.mixed or bool(((weights.sum(-1) - 1).abs() > 1e-3).any()) or bool((weights < 0).any()):
                 return found.call
             try:
-                heads = _heads(found.owner.site)
+                heads = found.owner.all_heads()
                 call = SoftmaxCall.from_softmax(weights.log(), weights, -1, heads, MaskTrace(MASKED_BELOW))
                 call = _distinct(call, found.owner.site)
                 same = call.shape == found.call.shape and torch.allclose(call.probs, found.call.probs, atol=1e-6)
@@ -423,10 +453,6 @@ def _columns(found: _Weights, result: torch.Tensor) -> tuple[int, int] | None:
 def _distinct(call: Seen, site: AttentionSite) -> Seen:
     """Without the copies of heads that a cut layer computes to keep its groups even."""
     return call if site.copies is None else call.only(site.copies["places"])
-
-
-def _heads(site: AttentionSite) -> Heads:
-    return Heads(site.n_heads if site.copies is None else site.copies["count"], site.head_axis)
 
 
 @dataclass

@@ -9,8 +9,9 @@ import torch
 from oattn_hub.types import Args, Kwargs
 
 _POWERS = {"exp", "exp_"}
+_DIFFERENCES = {"sub", "__sub__", "sub_", "__isub__"}
 _DIVISIONS = {"div", "div_", "__truediv__", "__itruediv__", "true_divide"}
-STEPS = {"log_softmax", *_POWERS, *_DIVISIONS}
+STEPS = {"log_softmax", "logsumexp", *_POWERS, *_DIFFERENCES, *_DIVISIONS}
 
 
 class WrittenSoftmax:
@@ -20,11 +21,13 @@ class WrittenSoftmax:
         # few, since they are kept alive; a softmax is written in one breath
         self._powers: deque[tuple[torch.Tensor, torch.Tensor]] = deque(maxlen=4)  # powers of e, and what of
         self._logs: deque[tuple[torch.Tensor, tuple[torch.Tensor, int]]] = deque(maxlen=2)
+        self._sums: deque[tuple[torch.Tensor, tuple[torch.Tensor, int]]] = deque(maxlen=2)  # logarithms of sums
 
     def clear(self) -> None:
         """Forget all steps."""
         self._powers.clear()
         self._logs.clear()
+        self._sums.clear()
 
     def ended_by(self, name: str, args: Args, kwargs: Kwargs, result: object) -> tuple[torch.Tensor, int] | None:
         """The logits and the axis of a softmax whose result is ``result``; None if this step does not end one."""
@@ -32,6 +35,14 @@ class WrittenSoftmax:
             return None
         if name == "log_softmax":
             self._logs.append((result, (args[0], dimension(args, kwargs))))
+        elif name == "logsumexp":
+            axis = kwargs.get("dim", args[1] if len(args) > 1 else -1)
+            if isinstance(axis, int):
+                self._sums.append((result, (args[0], axis)))
+        elif name in _DIFFERENCES and self._sums and len(args) > 1:
+            scores = next((given for log, given in self._sums if log is args[1] and given[0] is args[0]), None)
+            if scores is not None:
+                self._logs.append((result, scores))
         elif name in _POWERS:
             of_log = next((given for log, given in self._logs if log is args[0]), None)
             if of_log is not None:

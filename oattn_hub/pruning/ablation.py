@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -16,8 +17,9 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from oattn_hub.attention.calls import Heads
-from oattn_hub.attention.hooks import FAST_PATH, ForwardHooks
-from oattn_hub.attention.written import STEPS, WrittenSoftmax
+from oattn_hub.attention.folded import FOLDS, Folds
+from oattn_hub.attention.hooks import FAST_PATH, ForwardHooks, as_written
+from oattn_hub.attention.written import STEPS, WrittenSoftmax, dimension
 from oattn_hub.errors import SurgeryError
 from oattn_hub.pruning.masks import masked_sites
 from oattn_hub.pruning.readout import largest_difference
@@ -43,7 +45,7 @@ class _ChangedHeads(TorchFunctionMode):
         self.removed, self.counts = removed, counts  # for every pass through the module
         self.running: list[tuple[nn.Module, list[int]]] = []
         self.runs: dict[nn.Module, int] = {}
-        self.written = WrittenSoftmax()
+        self.written, self.folds = WrittenSoftmax(), Folds()
 
     def enter(self, module: nn.Module, args: Args, kwargs: Kwargs) -> None:
         """A site begins to run."""
@@ -60,24 +62,31 @@ class _ChangedHeads(TorchFunctionMode):
     ) -> object:
         result = func(*args, **(kwargs or {}))
         name = getattr(func, "__name__", "")
-        attends = name in ("scaled_dot_product_attention", "softmax", "_softmax")
-        if not attends and name in STEPS:
-            attends = self.written.ended_by(name, args, kwargs or {}, result) is not None
-        if self.running and attends and result.ndim > 2:
+        if name in FOLDS:
+            self.folds.note(name, args, kwargs or {}, result)
+        fused, keys = name == "scaled_dot_product_attention", None
+        if name in ("softmax", "_softmax"):
+            keys = dimension(args, kwargs or {})
+        elif name in STEPS and (ended := self.written.ended_by(name, args, kwargs or {}, result)) is not None:
+            keys = ended[1]
+        if self.running and (fused or keys is not None) and result.ndim > 2:
             module, heads = self.running[-1]
             counts, shape = self.counts[module], tuple(result.shape)
-            fused = name == "scaled_dot_product_attention"
             if counts.joined(result).ndim == result.ndim:
-                counts = counts.fitted(shape) if fused else counts.fitted_to_weights(shape)
+                counts = counts.fitted(shape) if keys is None else counts.fitted_to_weights(shape, keys)
+            if result.ndim == 3:
+                counts = replace(counts, first=self.folds.heads_first(result.shape[0], counts.count))
             if heads:
                 self.changed.add(module)
-            return _without(result, heads, counts, reverse=self.reverse and not fused)
+            return _without(result, heads, counts, keys if self.reverse else None)
         return result
 
 
-def _without(result: torch.Tensor, heads: Sequence[int], counts: Heads, reverse: bool) -> torch.Tensor:
+def _without(result: torch.Tensor, heads: Sequence[int], counts: Heads, reverse: int | None) -> torch.Tensor:
+    """``result`` with these heads zero, or with the entries of the axis ``reverse`` in the opposite order."""
     if result.ndim == 3 and result.shape[0] % counts.count == 0:
-        planes, axis = result.clone().unflatten(0, (-1, counts.count)), 1
+        sizes = (counts.count, -1) if counts.first else (-1, counts.count)
+        planes, axis = result.clone().unflatten(0, sizes), 0 if counts.first else 1
     elif result.ndim > 3 and result.shape[counts.axis] == counts.count:
         planes, axis = result.clone(), counts.axis
     elif counts.joined(result).ndim < result.ndim:
@@ -86,8 +95,9 @@ def _without(result: torch.Tensor, heads: Sequence[int], counts: Heads, reverse:
         return result
     with torch._C.DisableTorchFunction():
         chosen = torch.tensor(heads, device=result.device, dtype=torch.long)
-        if reverse:
-            planes.index_copy_(axis, chosen, planes.index_select(axis, chosen).flip(-1))
+        if reverse is not None:
+            last = reverse % result.ndim - result.ndim
+            planes.index_copy_(axis, chosen, planes.index_select(axis, chosen).flip(last))
         else:
             planes.index_fill_(axis, chosen, 0)
         silenced: torch.Tensor = planes.reshape(result.shape)
@@ -104,7 +114,7 @@ def ablated(sites: Sequence[AttentionSite], heads: Collection[Head], reverse: bo
     mode = _ChangedHeads(removed, counts, reverse)
     hooks = ForwardHooks(removed, mode.enter, mode.leave)
     try:
-        with mode:
+        with as_written(), mode:
             yield mode.changed
     finally:
         hooks.remove()

@@ -466,4 +466,6 @@ def _refitted_module(site: AttentionSite, refit: Refit) -> Iterator[None]:
 
 def _add_shift(shift: torch.Tensor, module: nn.Module, _: Any, output: torch.Tensor) -> torch.Tensor:
     own = shift.to(output)
-    return output + (own[:, None, None] if isinstance(module, nn.Conv2d) else own)
+    return output + (
+        own.view(-1, *(1 for _ in module.kernel_size)) if isinstance(module, nn.Conv1d | nn.Conv2d) else own
+    )

@@ -7,6 +7,7 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 from oattn_hub.adapters import Adapter, AttentionSite
+from oattn_hub.attention.hooks import as_written
 from oattn_hub.models.offloaded import replaced_weight
 from oattn_hub.pruning.projections import output_owner
 from oattn_hub.pruning.sites import Head, check_heads, head_sites, heads_of
@@ -33,6 +34,7 @@ def masked(model: nn.Module, heads: Collection[Head], adapter: Adapter | str | N
 def masked_sites(model: nn.Module, sites: Sequence[AttentionSite], heads: Collection[Head]) -> Iterator[None]:
     """:func:`masked` for a caller who has the sites already."""
     with ExitStack() as stack:
+        stack.enter_context(as_written())
         shared: dict[int, list[AttentionSite]] = {}
         for site in sites:
             if not heads_of(site.layer, heads):
@@ -95,8 +97,8 @@ def _silencer(site: AttentionSite, heads: Sequence[int]) -> See:
     silent = torch.zeros(site.output_weight.shape[0], dtype=torch.bool)
     silent[site.features(heads)] = True
 
-    if isinstance(site.output_module, torch.nn.Conv2d):  # a projection of feature maps: channels come second
-        silent = silent[:, None, None]
+    if isinstance(site.output_module, torch.nn.Conv1d | torch.nn.Conv2d):  # of feature maps: channels come first
+        silent = silent.view(-1, *(1 for _ in site.output_module.kernel_size))
     # masked_fill and not a product: zero times infinity is no zero
     return lambda features: features.masked_fill(silent.to(features.device), 0)
 

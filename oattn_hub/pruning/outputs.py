@@ -120,7 +120,7 @@ def displacements(
 
 
 def _displacement(site: AttentionSite, features: torch.Tensor, streams: dict[int, float]) -> Floats:
-    if isinstance(site.output_module, torch.nn.Conv2d):
+    if isinstance(site.output_module, torch.nn.Conv1d | torch.nn.Conv2d):
         features = features.flatten(2).transpose(1, 2)
     features = features.flatten(0, -3).float() if features.dim() > 2 else features.float()[None]
     weight = head_rows(site).float()

@@ -253,11 +253,23 @@ class _SelectArgument:
         return take(planes.unflatten(0, (-1, self.n_heads)), 1, self.kept).flatten(0, 1)  # (batch * head, query, key)
 
 
-def _specialise(module: Any, **members: Any) -> Any:
-    """Give one module a subclass of its own class; a deep copy of the module keeps it."""
-    base = type(module)
-    module.__class__ = type(base.__name__, (base,), {"__module__": base.__module__, **members})
+def _specialise(module: Any, torchs: Any = None, **members: Any) -> Any:
+    """Give one module a subclass of its own class; a deep copy of the module keeps it.
+
+    Where its class has a forward with other arguments than that of ``torchs``, which it calls, it is the latter's that
+    is replaced: it then stands between the two.
+    """
+    own = type(module)
+    above = torchs is not None and not _takes_the_same(own.forward, torchs.forward)
+    base = torchs if above else own
+    said = {"__module__": own.__module__}
+    special = type(own.__name__, (base,), {**said, **members})
+    module.__class__ = type(own.__name__, (own, special), said) if above else special
     return base
+
+
+def _takes_the_same(one: Any, other: Any) -> bool:
+    return set(list(inspect.signature(other).parameters)[:2]) <= set(inspect.signature(one).parameters)
 
 
 def share_position_bias(module: nn.Module, kept: Sequence[int]) -> None:
@@ -279,7 +291,7 @@ def share_position_bias(module: nn.Module, kept: Sequence[int]) -> None:
 
 
 def narrow_reshapes(module: nn.Module, widths: dict[str, int], n_heads: int, head_dim: int) -> None:
-    """Correct reshapes to the module's input width, where a forward takes it for the width of all its heads."""
+    """Correct reshapes and splits to the module's input width, where forward takes it for the width of all heads."""
     changes = {int(wide): narrow for wide, narrow in widths.items()}
 
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -290,7 +302,7 @@ def narrow_reshapes(module: nn.Module, widths: dict[str, int], n_heads: int, hea
 
 
 class _NarrowReshapes(TorchFunctionMode):
-    """Touches only reshapes that would fail, and those that leave one size open and so would go wrong in silence."""
+    """Touches only what would fail, and reshapes that leave one size open and so would go wrong in silence."""
 
     def __init__(self, changes: dict[int, int], n_heads: int, head_dim: int) -> None:
         super().__init__()
@@ -301,7 +313,18 @@ class _NarrowReshapes(TorchFunctionMode):
             shape = args[1:] if isinstance(args[1], int) else tuple(args[1])
             if all(isinstance(size, int) for size in shape):
                 args = (args[0], *self.corrected(tuple(args[0].shape), shape))
+        elif func in (torch.Tensor.split, torch.split) and len(args) > 1:
+            axis = (kwargs or {}).get("dim", args[2] if len(args) > 2 else 0)
+            args = (args[0], self.corrected_parts(args[0].shape[axis], args[1]), *args[2:])
         return func(*args, **(kwargs or {}))
+
+    def corrected_parts(self, given: int, sizes: Any) -> Any:
+        """Sizes to split ``given`` features by: one for all parts, or one for each."""
+        if isinstance(sizes, int):
+            narrow = self.changes.get(sizes, sizes)
+            return sizes if given % sizes == 0 or given % narrow else narrow
+        parts = [self.changes.get(size, size) for size in sizes]
+        return sizes if sum(sizes) == given or sum(parts) != given else parts
 
     def corrected(self, given: tuple[int, ...], shape: tuple[int, ...]) -> tuple[int, ...]:
         numel, width = math.prod(given), self.n_heads * self.head_dim
@@ -366,7 +389,7 @@ def cut_multihead(module: Any, n_heads: int, head_dim: int, kept: Sequence[int] 
             output = output.transpose(0, 1)
         return output, weights if need_weights else None
 
-    base = _specialise(module, forward=forward, _reset_parameters=reset)
+    base = _specialise(module, nn.MultiheadAttention, forward=forward, _reset_parameters=reset)
 
 
 def _project(module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> list[torch.Tensor]:

@@ -80,6 +80,12 @@ def _common_heads(turns: Sequence[AttentionSite], heads: Collection[Head]) -> li
     return wanted[0]
 
 
+def _by_heads(norm: nn.Module) -> bool:
+    """Whether a norm has a row of weights for every head and says that it normalises the last axis only."""
+    axes, rows = getattr(norm, "normalized_shape", ()), getattr(getattr(norm, "weight", None), "ndim", 0)
+    return isinstance(axes, tuple) and len(axes) == 1 < rows
+
+
 class _SiteCut:
     """The cuts of one attention module."""
 
@@ -174,6 +180,8 @@ class _SiteCut:
         if "fixed_width" in self.layout.behaviours:
             # Some forwards divide the width by the (now smaller) number of heads, or remember the number of heads.
             widths = {self.site.n_heads: n_heads, width // n_heads: chunk, width: n_heads * chunk}
+            values, left = self.site.n_kv_heads * chunk, len(self.kept_kv) * chunk
+            widths = {values: left, **widths} if self.site.n_kv_heads < self.site.n_heads else widths
             changes = {str(wide): narrow for wide, narrow in widths.items() if wide != narrow}
             self._behave(cuts, "", "narrow_reshapes", widths=changes, n_heads=n_heads, head_dim=chunk)
         if "multihead" in self.layout.behaviours:
@@ -223,6 +231,7 @@ class _SiteCut:
                 yield f"it has {attribute} {found}, and how its heads then lie is only described for {needed}"
         width = self.site.output_weight.shape[0]
         for path in self.layout.joint_norms:
-            weight = getattr(self.site.find(path), "weight", None)
-            if weight is not None and weight.numel() >= width and self.site.n_heads > 1:
+            norm = self.site.find(path)
+            weight = getattr(norm, "weight", None)
+            if weight is not None and weight.numel() >= width and self.site.n_heads > 1 and not _by_heads(norm):
                 yield f"{path} normalises all heads together, so the others would change"

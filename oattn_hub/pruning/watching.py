@@ -35,7 +35,7 @@ def watched_projections(model: nn.Module, sites: Sequence[AttentionSite], see: S
 
 def features_last(site: AttentionSite, tensor: torch.Tensor) -> torch.Tensor:
     """Channels of a feature map come second; everywhere else features come last already."""
-    return tensor.movedim(1, -1) if isinstance(site.output_module, nn.Conv2d) else tensor
+    return tensor.movedim(1, -1) if isinstance(site.output_module, nn.Conv1d | nn.Conv2d) else tensor
 
 
 def _by_module(sites: Sequence[AttentionSite]) -> list[list[AttentionSite]]:
