@@ -3,6 +3,7 @@
     python benchmarks/scale.py --out benchmarks/results/scale.md            # the growth table: about 25 minutes
     python benchmarks/scale.py --sizes 1024x128 1024x256                    # heads x tokens, on the screen
     python benchmarks/scale.py --long 5120x512 --batches 6 --folder DIR     # one analysis of several batches
+    python benchmarks/scale.py --grow                                       # growing trees of 256 to 2,048 points
 
 Each size runs in a process of its own with one thread, on one batch of synthetic attention (that of ``geometry.py``)
 in a store on disk, as a capture leaves it. Bytes per entry are the largest resident memory of a stage above what
@@ -31,6 +32,7 @@ from pages import write_page
 
 HEADS = ("128x128", "256x128", "512x128", "1024x128", "2048x128", "5120x128")
 TOKENS = ("256x64", "256x128", "256x256", "256x512")
+GROWN = (256, 512, 1024, 2048)
 STAGES = ("organise", "report", "save", "page")
 GOAL_BYTES = 8.0
 _STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
@@ -210,6 +212,32 @@ def growth(records: dict[str, Any]) -> list[str]:
     return lines
 
 
+def grown(counts: tuple[int, ...] = GROWN, repeats: int = 5) -> list[str]:
+    """CPU seconds of ``grow`` on points in clusters of 16, its eigenpairs known, and the fitted exponents."""
+    from scipy.spatial.distance import pdist, squareform
+
+    from oattn_hub.geometry.affinity import distance_affinity
+    from oattn_hub.geometry.canonical import content_of_affinity
+    from oattn_hub.geometry.growing import grow
+    from oattn_hub.geometry.markov import components
+
+    seconds = []
+    for n in counts:
+        rng = np.random.default_rng(0)
+        points = np.repeat(2 * rng.standard_normal((n // 16, 8)), 16, axis=0) + 0.5 * rng.standard_normal((n, 8))
+        affinity = distance_affinity(squareform(pdist(points, "cityblock")))
+        parts, content = components(affinity), content_of_affinity(affinity)
+        runs = []
+        for _ in range(1 + repeats):  # the first one compiles
+            began = time.process_time()
+            grow(parts, content)
+            runs.append(time.process_time() - began)
+        seconds.append(min(runs[1:]))
+    slopes = [np.polyfit(np.log(counts[first:]), np.log(seconds[first:]), 1)[0] for first in (0, -2)]
+    cells = [*(f"{value:.4f}" for value in seconds), *(f"{slope:.2f}" for slope in slopes)]
+    return [f"| {' | '.join([*map(str, counts), 'exponent', 'upper end'])} |", f"| {' | '.join(cells)} |"]
+
+
 def main() -> None:
     """Measure every size and print or write the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -217,6 +245,7 @@ def main() -> None:
     parser.add_argument("--sizes", nargs="*", default=list(dict.fromkeys((*HEADS, *TOKENS))), help="heads x tokens")
     parser.add_argument("--stage", nargs=4, help=argparse.SUPPRESS)
     parser.add_argument("--long", metavar="SIZE", help="heads x tokens of one analysis of several batches")
+    parser.add_argument("--grow", action="store_true", help="only how growing trees takes longer with the points")
     parser.add_argument("--batches", type=int, default=6, help="of the long run")
     parser.add_argument("--folder", type=Path, help="of the long run: what is finished is kept here")
     parser.add_argument("--out", type=Path, help="a Markdown page; what is written by hand at its end is kept")
@@ -228,6 +257,9 @@ def main() -> None:
     if options.stage:
         size, stage, batches, folder = options.stage
         stage_of_long_run(size, stage, int(batches), Path(folder))
+        return
+    if options.grow:
+        print("\n".join(grown()))
         return
     if options.long:
         if options.folder is None:

@@ -114,11 +114,13 @@ class ProcessesBelow:
         return sum(used - self._before.get(process, 0.0) for process, used in self._seen.items())
 
 
-def swept(models: list[str], out: Path, engine: str, workers: int, kills: int) -> tuple[SweepResult, float, int]:
+def swept(
+    models: list[str], out: Path, engine: str, workers: int, kills: int, every: float
+) -> tuple[SweepResult, float, int]:
     """The result of a sweep, its CPU seconds, and how many workers were killed meanwhile."""
     killed: list[int] = []
     ended = threading.Event()
-    killer = threading.Thread(target=kill_now_and_then, args=(kills, 6.0, ended, killed))
+    killer = threading.Thread(target=kill_now_and_then, args=(kills, every, ended, killed))
     below, before = ProcessesBelow(), time.process_time()
     killer.start()
     try:
@@ -163,6 +165,7 @@ def main() -> None:
     parser.add_argument("--engine", choices=("local", "ray"), default="ray")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--kills", type=int, default=10)
+    parser.add_argument("--every", type=float, default=6.0, help="seconds between two kills, on average")
     parser.add_argument("--soak", type=int, default=500, help="analyses in one process; 0 is none")
     parser.add_argument("--out", type=Path, help="a Markdown page; what is written by hand at its end is kept")
     options = parser.parse_args()
@@ -171,7 +174,9 @@ def main() -> None:
         folder = Path(name)
         os.environ["OATTN_HOME"] = str(folder / "home")
         models = make_models(folder / "models", options.models)
-        result, cpu, killed = swept(models, folder / "out", options.engine, options.workers, options.kills)
+        result, cpu, killed = swept(
+            models, folder / "out", options.engine, options.workers, options.kills, options.every
+        )
         own = warm_call(models)
         tries = sum(status.tries for status in result.statuses)
         lines += [
