@@ -6,7 +6,9 @@ what is equal up to its error is treated alike or put in an order that comes fro
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -34,6 +36,8 @@ _SORTED = 1 << 12  # pairs that are put in order together, at first
 
 Matrix = NDArray[np.float64]
 Labels = NDArray[np.intp]
+Round = tuple[float, float, int]  # the smallest gap, the first one of the next round, and how many there are
+Pairs = tuple[Labels, Labels, Matrix]  # both points and their gap
 
 
 def flexible_tree(
@@ -75,8 +79,10 @@ def flexible_tree(
 def grow(parts: Sequence[Component], content: Matrix, constant: float = 1.0) -> PartitionTree:
     """The flexible tree of points whose components are known, siblings by their ``content``, (n, moments)."""
     grown = [_levels(part, content[part.members], constant) for part in parts]
+    if len(parts) == 1:
+        return PartitionTree(np.stack(grown[0][::-1]))
     height = max(map(len, grown))
-    levels = np.zeros((height + (len(parts) > 1), len(content)), dtype=np.intp)  # root last
+    levels = np.zeros((height + 1, len(content)), dtype=np.intp)  # root last
     first = np.zeros(height, dtype=np.intp)  # number of the component's first cluster on each level
     for part, own in zip(parts, grown, strict=True):
         padded = np.stack(own + own[-1:] * (height - len(own)))
@@ -91,16 +97,18 @@ def in_canonical_order(levels: NDArray[np.integer[Any]], content: Matrix) -> Par
 
 
 def _levels(part: Component, content: Matrix, constant: float) -> list[Labels]:
-    """The clusters of a component on every level, leaves first."""
+    """The clusters of a component on every level, leaves first, numbered in their canonical order."""
     labels = np.arange(len(part.members))
-    levels = [labels]
+    levels = []
     time = 1.0
-    while labels.max() > 0:
-        gaps = _between_clusters(part.geometry.relative_coordinates(time), labels)
-        labels = _join(gaps, canonical_ranks(*content_of_folders(content, labels)), constant)[labels]
+    while True:
+        labels = canonical_ranks(*content_of_folders(content, labels))[labels]
         levels.append(labels)
+        if labels.max() == 0:
+            return levels
+        gaps = _between_clusters(part.geometry.relative_coordinates(time), labels)
+        labels = _join(gaps, constant)[labels]
         time *= 2.0
-    return levels
 
 
 def _between_clusters(coordinates: Matrix, labels: Labels) -> Matrix:
@@ -109,6 +117,8 @@ def _between_clusters(coordinates: Matrix, labels: Labels) -> Matrix:
     In a time that grows with the pairs of points, and without the memory of a distance for each.
     """
     sizes = np.bincount(labels)
+    extents = np.abs(coordinates).max(axis=0, initial=0.0)
+    coordinates = coordinates[:, extents > _ROUNDING * extents.max(initial=0.0)]  # late times have few
     n_points, n_coordinates = coordinates.shape
     points = np.zeros((-(-n_coordinates // 4) * 4, n_points))
     points[:n_coordinates] = coordinates[np.argsort(labels, kind="stable")].T
@@ -117,22 +127,51 @@ def _between_clusters(coordinates: Matrix, labels: Labels) -> Matrix:
     return means
 
 
-def _join(gaps: Matrix, ranks: Labels, constant: float) -> Labels:
+def _join(gaps: Matrix, constant: float) -> Labels:
     """One level: the new cluster of each point, by the distances of all pairs.
 
-    Pairs are visited from the closest on, while closer than the median. Two free points join. A free point joins a
-    cluster of size s when closer to the visited member than median / constant * 2^(1 - s). Where no pair is closer
-    than the median, all points that are linked by the smallest distance join.
+    Pairs are visited from the closest on, while closer than the median; equally close ones as they stand. Two free
+    points join. A free point joins a cluster of size s when closer to the visited member than
+    median / constant * 2^(1 - s). Where no pair is closer than the median, all points that are linked by the smallest
+    distance join.
     """
-    n = len(ranks)
-    limit = float(np.median(gaps))
-    error = _ERROR * limit + _ROUNDING * float(gaps.max())
-    if not gaps.min() < limit - error:
+    n = (1 + math.isqrt(1 + 8 * len(gaps))) // 2
+    limit, error, rounds = _rounds(gaps)
+    if not rounds:
         return connected(_links(gaps <= gaps.min() + error, n))
     home, sizes, free = np.arange(n), np.ones(n, dtype=np.int64), np.ones(n, dtype=np.bool_)
-    for pairs in _closest_first(gaps, ranks, limit, error, free):
+    for some in rounds:
+        if not free.any():
+            break
+        pairs = _closest_first(kernels.compiled(kernels.pairs_of_free)(gaps, free, *some), error)
         kernels.compiled(kernels.join_closest)(*pairs, limit / constant, error, home, sizes, free)
     return np.asarray(np.unique(home, return_inverse=True)[1], dtype=np.intp)
+
+
+def _rounds(gaps: Matrix) -> tuple[float, float, list[Round]]:
+    """The median of the gaps, their error, and the rounds in which those closer than the median are visited.
+
+    Each round ends after four times as many as the one before, and only pairs of points that are free by then are put
+    in order: the last few join late, and to sort all pairs for them would take longer than everything else. No round
+    ends between gaps that are equal up to their error.
+    """
+    middle = len(gaps) // 2
+    places = [0]
+    while (place := max(4 * places[-1], _SORTED)) < middle:
+        places.append(place)
+    parted = np.partition(gaps, middle)
+    for place, end in zip(reversed(places), reversed([*places[1:], middle]), strict=True):
+        parted[:end].partition(place)  # one by one from the right: all together take three times as long
+    before = float(parted[places[-1] : middle].max(initial=parted[places[-1]]))
+    limit = float(parted[middle]) if len(gaps) % 2 else (before + float(parted[middle])) / 2
+    error = _ERROR * limit + _ROUNDING * float(parted[middle:].max())
+    begins = [
+        place
+        for place, earlier in zip(places, [0, *places], strict=False)
+        if parted[place] < limit - error and (place == 0 or parted[place] - parted[earlier:place].max() > error)
+    ]
+    bounds = [*((float(parted[begin]), begin) for begin in begins), (limit - error, middle + 1)]
+    return limit, error, [(least, until, end - begin) for (least, begin), (until, end) in pairwise(bounds)]
 
 
 def _links(pairs: NDArray[np.bool_], n: int) -> NDArray[np.bool_]:
@@ -142,28 +181,14 @@ def _links(pairs: NDArray[np.bool_], n: int) -> NDArray[np.bool_]:
     return links | links.T
 
 
-def _closest_first(
-    gaps: Matrix, ranks: Labels, limit: float, error: float, free: NDArray[np.bool_]
-) -> Iterator[tuple[Labels, Labels, Matrix]]:
-    """Both points and the gap of the pairs closer than the limit, equally close ones by the ranks of their points.
-
-    Some at a time, and only while a point is free, those of free points: the last few join late, and to put all pairs
-    in order for them would take longer than everything else.
-    """
-    ranked = np.sort(gaps[gaps < limit - error])
-    least = ranked[np.append(True, np.diff(ranked) > error)]  # the smallest gap of each group of equally close pairs
-    begin, count = 0, _SORTED
-    while begin < len(least) and free.any():
-        end = np.searchsorted(least, ranked[min(count, len(ranked) - 1)], side="right")
-        until = least[end] if end < len(least) else limit - error
-        first, second, chosen = kernels.compiled(kernels.pairs_of_free)(gaps, free, least[begin], until)
-        order = np.argsort(chosen)
-        groups = np.searchsorted(least, chosen[order], side="right")
-        same = np.flatnonzero(np.bincount(groups)[groups] > 1)
-        one, other = ranks[first[order[same]]], ranks[second[order[same]]]
-        order[same] = order[same[np.lexsort((np.maximum(one, other), np.minimum(one, other), groups[same]))]]
-        yield first[order], second[order], chosen[order]
-        begin, count = int(end), 4 * count
+def _closest_first(pairs: Pairs, error: float) -> Pairs:
+    """The pairs by rising gap, equally close ones in the order in which they came."""
+    first, second, gaps = pairs
+    order = np.argsort(gaps)
+    groups = tied(gaps[order], error)
+    same = np.flatnonzero(np.bincount(groups)[groups] > 1)
+    order[same] = order[same[np.lexsort((order[same], groups[same]))]]
+    return first[order], second[order], gaps[order]
 
 
 def binary_tree(affinity: ArrayLike, *, normalisation: str = "density", content: Matrix | None = None) -> PartitionTree:

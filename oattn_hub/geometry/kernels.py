@@ -84,14 +84,15 @@ def folder_values(
     """out[s, f, g] = weights * sum over column folder g of (slice s - the typical slice) in row folder ``start + f``.
 
     Lines are (slices, rows, columns), or (rows, slices, columns) where the keys are slices; columns are the heads.
-    Four pairs of slice and row folder go through the column folders together: their sums do not wait for each other.
+    Eight pairs of slice and row folder go through the column folders together: their sums do not wait for each other.
     """
     n_slices, n_rows, n_folders = out.shape
     n_columns = typical.shape[1]
-    sums = np.empty((4, n_folders))
+    sums = np.zeros((8, n_folders))
     sums0, sums1, sums2, sums3 = sums[0], sums[1], sums[2], sums[3]
-    for first in range(0, n_slices * n_rows, 4):
-        count = min(4, n_slices * n_rows - first)
+    sums4, sums5, sums6, sums7 = sums[4], sums[5], sums[6], sums[7]
+    for first in range(0, n_slices * n_rows, 8):
+        count = min(8, n_slices * n_rows - first)
         for place in range(count):
             s, f = (first + place) // n_rows, start + (first + place) % n_rows
             total, row = sums[place], members[member_starts[f]]
@@ -104,14 +105,19 @@ def folder_values(
                 for column in range(n_columns):
                     total[column] += line[column] - usual[column]
         for g in range(n_columns, n_folders):
-            w, x, y, z = 0.0, 0.0, 0.0, 0.0
+            s0 = s1 = s2 = s3 = s4 = s5 = s6 = s7 = 0.0
             for number in range(child_starts[g - n_columns], child_starts[g - n_columns + 1]):
                 child = children[number]
-                w += sums0[child]
-                x += sums1[child]
-                y += sums2[child]
-                z += sums3[child]
-            sums0[g], sums1[g], sums2[g], sums3[g] = w, x, y, z
+                s0 += sums0[child]
+                s1 += sums1[child]
+                s2 += sums2[child]
+                s3 += sums3[child]
+                s4 += sums4[child]
+                s5 += sums5[child]
+                s6 += sums6[child]
+                s7 += sums7[child]
+            sums0[g], sums1[g], sums2[g], sums3[g] = s0, s1, s2, s3
+            sums4[g], sums5[g], sums6[g], sums7[g] = s4, s5, s6, s7
         for place in range(count):
             s, f = (first + place) // n_rows, (first + place) % n_rows
             total, values, weight = sums[place], out[s, f], row_weights[start + f]
@@ -133,7 +139,8 @@ def head_folder_values(
     """The same where the heads are slices: planes are (rows, columns, slices), so all slices are summed at once."""
     n_slices, n_rows, n_folders = out.shape
     n_columns = typical.shape[1]
-    sums = np.empty((n_folders, n_slices))
+    # lines a power of two apart would share few places of the cache, from which they are read side by side below
+    sums = np.empty((n_folders, n_slices + 8))[:, :n_slices]
     for f in range(n_rows):
         first, last = member_starts[start + f], member_starts[start + f + 1]
         sums[n_columns:] = 0.0
@@ -294,6 +301,10 @@ def mean_distances(points: Doubles, starts: Ints, out: Doubles) -> None:
                     square[other] += gap0 * gap0 + gap1 * gap1 + gap2 * gap2 + gap3 * gap3
             for other in range(later):
                 total[other] += np.sqrt(square[other])
+        if n_points == len(starts) - 1:  # every cluster is a point
+            out[pair : pair + later] = total
+            pair += later
+            continue
         for j in range(i + 1, len(starts) - 1):
             size = starts[j + 1] - starts[j]
             mean = 0.0
@@ -303,28 +314,33 @@ def mean_distances(points: Doubles, starts: Ints, out: Doubles) -> None:
             pair += 1
 
 
-def pairs_of_free(gaps: Doubles, free: NDArray[np.bool_], least: float, limit: float) -> tuple[Ints, Ints, Doubles]:
+def pairs_of_free(
+    gaps: Doubles, free: NDArray[np.bool_], least: float, limit: float, most: int
+) -> tuple[Ints, Ints, Doubles]:
     """Both points and the gap of the pairs of which one is free at least, and whose gap is from ``least`` to ``limit``.
 
-    ``gaps`` has all pairs in the order (0, 1), (0, 2), …
+    ``gaps`` has all pairs in the order (0, 1), (0, 2), …; not more than ``most`` of them lie there.
     """
     n = len(free)
-    count, start = 0, 0
+    first, second, chosen = np.empty(most, dtype=np.int64), np.empty(most, dtype=np.int64), np.empty(most)
+    places = np.flatnonzero(free)
+    count, start, before = 0, 0, 0
     for i in range(n):
-        others, row = free[i + 1 :], gaps[start : start + n - 1 - i]
+        row = gaps[start : start + n - 1 - i]
         start += n - 1 - i
-        for j in range(len(row)):
-            count += (free[i] | others[j]) & (row[j] >= least) & (row[j] < limit)
-    first, second, chosen = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.int64), np.empty(count)
-    place, start = 0, 0
-    for i in range(n):
-        others, row = free[i + 1 :], gaps[start : start + n - 1 - i]
-        start += n - 1 - i
-        for j in range(len(row)):
-            if (free[i] or others[j]) and least <= row[j] < limit:
-                first[place], second[place], chosen[place] = i, i + 1 + j, row[j]
-                place += 1
-    return first, second, chosen
+        before += free[i]
+        if free[i]:
+            for j in range(len(row)):
+                if least <= row[j] < limit:
+                    first[count], second[count], chosen[count] = i, i + 1 + j, row[j]
+                    count += 1
+        else:
+            for j in places[before:]:
+                gap = row[j - i - 1]
+                if least <= gap < limit:
+                    first[count], second[count], chosen[count] = i, j, gap
+                    count += 1
+    return first[:count], second[:count], chosen[:count]
 
 
 def join_closest(

@@ -116,7 +116,7 @@ def test_means_between_clusters_are_the_same_as_by_matrices_and_grow_with_the_pa
 
 def test_pairs_of_free_points_are_found_in_the_list_of_all_pairs() -> None:
     gaps, free = np.arange(21.0), np.array([False, True, False, False, False, True, False])
-    first, second, chosen = kernels.compiled(kernels.pairs_of_free)(gaps, free, 3.0, 20.0)
+    first, second, chosen = kernels.compiled(kernels.pairs_of_free)(gaps, free, 3.0, 20.0, 17)
     expected = [
         (i, j, gap)
         for i, j, gap in zip(*np.triu_indices(7, k=1), gaps, strict=True)
@@ -141,12 +141,12 @@ def test_a_point_far_from_all_is_left_to_the_last_pairs() -> None:
     gaps = np.linalg.norm(points[:, None] - points[None], axis=2)[np.triu_indices(81, k=1)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(growing, "_SORTED", 16)
-        some_at_a_time = growing._join(gaps, np.arange(81), 1.0)
-    assert np.array_equal(growing._join(gaps, np.arange(81), 1.0), some_at_a_time)
+        some_at_a_time = growing._join(gaps, 1.0)
+    assert np.array_equal(growing._join(gaps, 1.0), some_at_a_time)
 
 
 def test_where_no_pair_is_closer_than_the_median_the_closest_join() -> None:
     gaps = np.array([2.0, 1.0, 2.0, 2.0, 2.0, 2.0])  # 0 and 2 are closest, by less than most pairs tell
-    assert growing._join(np.full(6, 2.0), np.arange(4), 1.0).tolist() == [0, 0, 0, 0]
-    joined = growing._join(gaps, np.arange(4), 1.0)
+    assert growing._join(np.full(6, 2.0), 1.0).tolist() == [0, 0, 0, 0]
+    joined = growing._join(gaps, 1.0)
     assert joined[0] == joined[2]
