@@ -16,6 +16,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from itertools import pairwise
+from queue import SimpleQueue
 from typing import TypeVar
 
 import numpy as np
@@ -35,6 +36,7 @@ _FEW = 4  # slices that say what a typical one is
 _READ = (
     8  # points: the sums of larger folders are made once and kept, those of smaller ones are made where they are used
 )
+_ROWS = 64  # of a matrix of distances that are made together
 _SHARES = 8  # of the work: fixed, so that the result does not depend on the number of threads
 # Pairs x coordinates; below (256 tokens and 1,000 heads, 1,500 keys of Whisper) float64, so that rounding decides
 # nothing: in float32, noise of 1e-10 moves distances by 1e-6, and a tree of 1,500 keys by what moves entropies by 3 %.
@@ -233,7 +235,7 @@ class _Slices:
     """The slices of a tensor along one axis, by their coordinates: one for each folder pair of the other axes."""
 
     def __init__(self, tensor: Floats, axis: int, rows: Folders, columns: Folders, *, precision: str) -> None:
-        self.n = tensor.shape[axis]
+        self.n: int = tensor.shape[axis]
         self.axis = axis
         self.columns = columns
         self.precision = precision
@@ -321,7 +323,7 @@ class _SlicesWithGaps:
     """The same for slices with missing entries: coordinates are NaN where a slice has no entry in the folder pair."""
 
     def __init__(self, tensor: Floats, axis: int, rows: Folders, columns: Folders) -> None:
-        self.n = tensor.shape[axis]
+        self.n: int = tensor.shape[axis]
         self.tensor = np.ascontiguousarray(np.moveaxis(tensor, axis, 0))
         self.rows, self.columns = rows, columns
 
@@ -346,26 +348,41 @@ class _SlicesWithGaps:
 def _distances(slices: _Slices) -> NDArray[np.float64]:
     """l_1 distances between the coordinates of all slices."""
     padded = -(-slices.n // 4) * 4
+    parts = slices.parts(_step(slices))
+    most = max(len(some) for _, some in parts) * len(slices.columns.weights)
+    memory: SimpleQueue[Floats] = SimpleQueue()  # for each thread one, whatever it works on: fresh memory costs time
+    for _ in range(n_threads()):
+        memory.put(np.empty(padded * most, dtype=slices.precision))
 
     def share(parts: list[Part]) -> NDArray[np.float64]:
         sums = np.zeros((padded, padded))
-        most = max(len(some) for _, some in parts) * len(slices.columns.weights)
-        memory = np.empty(padded * most, dtype=slices.precision)  # one for all: fresh memory costs more than its use
-        for part in parts:
-            n_values = len(part[1]) * len(slices.columns.weights)
-            values = memory[: padded * n_values].reshape(padded, n_values)
-            values[slices.n :] = 0.0
-            slices.fill(part, values[: slices.n].reshape(slices.n, len(part[1]), -1))
-            kernels.compiled(kernels.add_overlaps)(values, sums)
+        own = memory.get()
+        try:
+            for part in parts:
+                n_values = len(part[1]) * len(slices.columns.weights)
+                values = own[: padded * n_values].reshape(padded, n_values)
+                values[slices.n :] = 0.0
+                slices.fill(part, values[: slices.n].reshape(slices.n, len(part[1]), -1))
+                kernels.compiled(kernels.add_overlaps)(values, sums)
+        finally:
+            memory.put(own)  # also where it failed: the others would wait for it for ever
         return sums
 
-    overlaps = _shared_out(slices, share)[: slices.n, : slices.n]
+    return _from_overlaps(_shared_out(parts, share)[: slices.n, : slices.n], slices.scale)
+
+
+def _from_overlaps(overlaps: NDArray[np.float64], scale: float) -> NDArray[np.float64]:
+    """The distances, from sums of minima above the diagonal."""
+    n = len(overlaps)
     own = np.diag(overlaps).copy()
-    distances = np.empty((slices.n, slices.n))
-    for i in range(slices.n):  # row by row: all at once takes the memory of five such matrices
-        distances[i, i] = 0.0
-        distances[i, i + 1 :] = np.maximum(own[i] + own[i + 1 :] - 2.0 * overlaps[i, i + 1 :], 0.0) / slices.scale
-        distances[i + 1 :, i] = distances[i, i + 1 :]
+    distances = np.empty((n, n))
+    for start in range(0, n, _ROWS):  # some rows at a time: all at once takes the memory of five such matrices
+        rows = slice(start, start + _ROWS)
+        found = np.maximum(own[rows, None] + own[start:] - 2.0 * overlaps[rows, start:], 0.0) / scale
+        square = np.triu(found[:, : len(found)], 1)
+        found[:, : len(found)] = square + square.T
+        distances[rows, start:] = found
+        distances[start:, rows] = found.T
     return distances
 
 
@@ -385,17 +402,19 @@ def _distances_with_gaps(slices: _SlicesWithGaps) -> NDArray[np.float64]:
             sums[1] += (present * weights) @ present.T
         return sums
 
-    total, weight = _shared_out(slices, share)
+    total, weight = _shared_out(slices.parts(_step(slices)), share)
     whole = slices.rows.weights.sum() * slices.columns.weights.sum()
     upper = np.triu(np.divide(total * whole, weight, out=np.full_like(total, np.inf), where=weight > 0), 1)
     return np.asarray(upper + upper.T)
 
 
-def _shared_out(
-    slices: _Slices | _SlicesWithGaps, work: Callable[[list[Part]], NDArray[np.float64]]
-) -> NDArray[np.float64]:
+def _step(slices: _Slices | _SlicesWithGaps) -> int:
+    """How many row folders are filled at a time."""
+    return max(1, min(_NUMBERS // slices.n, _COLUMNS) // len(slices.columns.weights))
+
+
+def _shared_out(parts: list[Part], work: Callable[[list[Part]], NDArray[np.float64]]) -> NDArray[np.float64]:
     """Sum of the work done on all row folders, some at a time."""
-    parts = slices.parts(max(1, min(_NUMBERS // slices.n, _COLUMNS) // len(slices.columns.weights)))
     shares = [parts[first::_SHARES] for first in range(min(_SHARES, len(parts)))]
     return reduce(_added, _in_threads(work, shares))
 
@@ -407,6 +426,9 @@ def _added(total: NDArray[np.float64], more: NDArray[np.float64]) -> NDArray[np.
 
 def _in_threads(work: Callable[[Task], Result], tasks: list[Task]) -> Iterator[Result]:
     """The results in the order of the tasks; a task begins only when few results wait, so that memory stays bounded."""
+    if n_threads() == 1:  # a thread beside this one would only be waited for
+        yield from map(work, tasks)
+        return
     with ThreadPoolExecutor(n_threads()) as pool:
         waiting: deque[Future[Result]] = deque()
         for task in tasks:

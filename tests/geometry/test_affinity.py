@@ -16,6 +16,7 @@ from oattn_hub.geometry import (
     diffusion_map,
     distance_affinity,
     gaussian_affinity,
+    markov,
     markov_matrix,
 )
 
@@ -117,6 +118,38 @@ def test_lanczos_and_dense_eigenvectors_agree(monkeypatch: pytest.MonkeyPatch) -
     lanczos = diffusion(G, 5)
     np.testing.assert_allclose(lanczos.values, dense.values, atol=1e-9)
     np.testing.assert_allclose(lanczos.vectors, dense.vectors, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("spectrum", "expected"),
+    [
+        ((0.9, 0.8, 0.7, 0.6, 0.5), [0.9, 0.8, 0.7]),
+        ((0.9, 0.8, -0.75, 0.7, 0.5), [0.9, 0.8, 0.75]),  # one below zero is among the largest
+        ((-0.95, 0.9, 0.8, 0.7, 0.5), [0.95, 0.9, 0.8]),
+        ((0.9, 0.8, 0.7, 0.7, 0.5), [0.9, 0.8, 0.7, 0.7]),  # the cut lies between two that are equal
+        ((0.9, 0.8, 0.7, -0.7, 0.5), [0.9, 0.8, 0.7, 0.7]),
+        ((0.9, 0.0, 0.0, 0.0, 0.0), [0.9, 0.0, 0.0]),
+    ],
+)
+def test_eigenpairs_of_largest_magnitude(spectrum: tuple[float, ...], expected: list[float]) -> None:
+    basis = np.linalg.qr(np.random.default_rng(7).standard_normal((40, 40)))[0]
+    matrix = (basis[:, :5] * spectrum) @ basis[:, :5].T
+    matrix = (matrix + matrix.T) / 2
+    values, vectors = markov._largest(matrix.copy(), 3)
+    np.testing.assert_allclose(np.abs(values), expected, atol=1e-12)
+    np.testing.assert_allclose(matrix @ vectors, vectors * values, atol=1e-12)
+    np.testing.assert_allclose(vectors.T @ vectors, np.eye(len(values)), atol=1e-12)
+
+
+def test_few_eigenpairs_are_those_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    G = distance_affinity(squareform(pdist(np.random.default_rng(8).random((64, 3)), "cityblock")))
+    few = diffusion(G, 12)
+    used = markov._upper(markov_matrix(G)[0], 12)
+    assert used is not None
+    monkeypatch.setattr(markov, "_upper", lambda *_: None)
+    every = diffusion(G, 12)
+    np.testing.assert_allclose(few.values, every.values, atol=1e-13)
+    np.testing.assert_allclose(few.vectors, every.vectors, atol=1e-10)
 
 
 def test_input_is_left_alone() -> None:
