@@ -3,7 +3,9 @@
 The loss is the divergence from the unpruned model (KL of logits, 1 - cosine of embeddings), so no label is needed.
 The unpruned model's outputs on an input are computed once and kept; of many classes those of the likeliest, and how
 likely all others are together. A model that reads from left to right is trained on its longest inputs: they begin like
-the short ones, and what a cut costs lies at late positions. 16-bit weights are trained in 32 bits where that is faster.
+the short ones, and what a cut costs lies at late positions; and on all the texts of that length that the part of the
+data holds which refits see, because few texts are soon known by heart. 16-bit weights are trained in 32 bits where that
+is faster.
 Every so often it is measured on inputs that are not trained on. Where a look finds nothing better, training goes back
 to the best weights seen and on with a third of the rate, because what suits one model tears another apart; where it
 helps, the rate grows again, so that one unlucky look does not slow down all that follows. Training ends when several
@@ -33,6 +35,7 @@ from oattn_hub.models.options import LoadAgain
 from oattn_hub.pruning.bench import Bench, Question
 from oattn_hub.pruning.origin import Healing
 from oattn_hub.pruning.precision import in_fast_precision
+from oattn_hub.pruning.roles import all_to_fit
 from oattn_hub.pruning.sites import head_sites
 from oattn_hub.pruning.stacks import Batch, split, stacks
 from oattn_hub.pruning.tasks import CausalTask, Outputs, Task, divergence, without_labels
@@ -42,6 +45,8 @@ if TYPE_CHECKING:
 
 # Inputs of one step, steps between two looks, looks without progress that end the training, and inputs of one look.
 _BATCH, _STEPS, _PATIENCE, _SEEN = 4, 12, 5, 24
+# Long texts to train on at most; more than some minutes get to read.
+_TEXTS = 512
 # What the rate is divided by where training made nothing better, and multiplied with where it did.
 _SLOWER, _FASTER = 3.0, 1.5
 # So many of the likeliest classes are kept of the unpruned model's outputs; all of them where there are not many more.
@@ -122,9 +127,8 @@ def _seen(bench: Bench) -> tuple[CalibrationInputs, list[Batch]]:
     train, parts = bench.roles.fit, bench.roles.choice
     each = max(1, _SEEN // len(parts))
     if isinstance(bench.whole_task, CausalTask) and len(parts) > 1:  # the same texts at several lengths
-        longest = max(batch["input_ids"].shape[-1] for batch in train)
-        long = tuple(batch for batch in train if batch["input_ids"].shape[-1] == longest)
-        train = CalibrationInputs(long, f"{train.description}; those of {longest} tokens", longest)
+        asked = bench.question
+        train = all_to_fit(bench.loaded, asked.data, asked.calibration, bench.lengths[-1], asked.seed, _TEXTS)
         parts = parts[-1:]
     return train, [batch for part in parts for batch in part[:each]]
 

@@ -83,7 +83,7 @@ def share_out(
         roles = _from_ready_made(loaded, data, calibration, inputs, lengths, seed)
     else:
         own = calibration is not None
-        seen, end = (calibration, 1.0) if own else (data, 0.5)  # of one text, the second half is to measure on
+        seen, end = _searched(data, calibration)
         if is_ready_made(calibration):
             fit, rank, choice = _shared(calibration_inputs(loaded, calibration))
             choices = [choice]
@@ -98,6 +98,25 @@ def share_out(
         roles = Roles(fit, rank, choices, check, _by_length(loaded, data, inputs, lengths, fourth, seed))
     _refuse_overlap(roles)
     return roles
+
+
+def all_to_fit(
+    loaded: LoadedModel, data: Data, calibration: Data, tokens: int, seed: int, most: int
+) -> CalibrationInputs:
+    """Texts of one length, as many as the part of the data has that refits see.
+
+    A refit reads all its inputs before it says anything; a training reads as many as its time allows, and one more text
+    costs it no more than one text again.
+    """
+    seen, end = _searched(data, calibration)
+    part = (0.0, end / 3)
+    available = available_inputs(loaded, seen, tokens, part)
+    return _inputs(loaded, seen, max(1, min(most, available or most)), tokens, seed, part)
+
+
+def _searched(data: Data, calibration: Data) -> tuple[Data, float]:
+    """Where the search's inputs come from, and up to where: of one text, the second half is to measure on."""
+    return (calibration, 1.0) if calibration is not None else (data, 0.5)
 
 
 def _fit_times(loaded: LoadedModel, inputs: int | None, lengths: Sequence[int]) -> int:
