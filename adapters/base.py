@@ -222,6 +222,7 @@ NOT_BETWEEN_TOKENS = {
     "*LinearAttention*": "linear attention: no weights between tokens are computed",
     "*DeltaAttention*": "linear attention: no weights between tokens are computed",
     "*LightningAttention*": "linear attention: no weights between tokens are computed",
+    "*HSMSSD*": "state-space mixing: tokens are mixed into a few states with weights made from one token each",
     "*LambdaLayer*": "lambda layer: keys and values become one small matrix, no weights between tokens are computed",
     "*HyperConnection*": "copies of the residual stream are mixed, of one token at a time",
     "*AttentionResidual*": "outputs of earlier layers are mixed, of one token at a time",

@@ -14,6 +14,7 @@ import copy
 import fnmatch
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -185,9 +186,12 @@ def reloaded_and_compared(pruned: Any, inputs: dict[str, Any]) -> str:
     import oattn_hub as oh
     from oattn_hub.pruning import proof
 
+    arguments = {}
+    if "x" in inputs and inputs["x"].shape[1:] != torch.Size(pruned.model.pretrained_cfg["input_size"]):
+        arguments = {"model_args": {"img_size": inputs["x"].shape[-1]}}  # as build_timm made it
     # proved by our loader only: a fresh process for each type would take most of the time
     with tempfile.TemporaryDirectory() as folder, patch.object(proof, "stock_loader", lambda *_: None):
-        pruned.save_pretrained(f"{folder}/cut")
+        pruned.save_pretrained(f"{folder}/cut", **arguments)
         again = oh.from_pretrained(f"{folder}/cut")
         again = getattr(again, "model", again) if not isinstance(again, type(pruned.model)) else again
     with torch.no_grad():
@@ -217,12 +221,13 @@ def attempt(run: Any) -> Any:
     """What a step returns, or why it failed; an exception that is not ours is marked."""
     from oattn_hub.errors import OattnError
 
+    folders = re.escape(tempfile.gettempdir()) + r"/[^/\s]+/"  # of this machine
     try:
         return run()
     except OattnError as error:
-        return f"refused: {error}"[:300]
+        return re.sub(folders, "", f"refused: {error}")[:300]
     except Exception as error:
-        return f"FOREIGN {type(error).__name__}: {error}"[:300]
+        return re.sub(folders, "", f"FOREIGN {type(error).__name__}: {error}")[:300]
 
 
 def _worker(names: list[tuple[str, str]]) -> None:

@@ -71,6 +71,14 @@ _NEEDED: dict[str, dict[str, Any]] = {
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
     "granitemoehybrid": {"layer_types": ["mamba", "attention"], "num_hidden_layers": 2},
     "falcon_h1": {"mamba_n_heads": 8, "mamba_d_head": 8, "mamba_d_ssm": 64, "mamba_d_state": 16},
+    # what a config is refused without when it is saved
+    "dots3_note_vision_encoder": {"adapter_in_dim": WIDTH, "adapter_out_dim": WIDTH},
+    "dots3_note_audio_encoder": {"adapter_input_size": WIDTH, "adapter_out_dim": WIDTH},
+    "FunAsrNanoAdaptorConfig": {"intermediate_size": WIDTH // 4},
+    "GradiumPhononTTSFlowHeadConfig": {"condition_dim": WIDTH},
+    "PocketTTSFlowHeadConfig": {"condition_dim": WIDTH},
+    "molmo2_adapter": {"vision_feature_layer": [0, 1]},
+    "muse_spark_audio": {"num_hidden_layers": 4},
 }
 LARGEST = 60_000_000  # parameters of a model whose widths cannot be shrunk
 _WAYS = ((True, 1), (False, 1), (True, 4), (True, 0))  # (config made anew, scale of the widths)
@@ -144,7 +152,8 @@ def _number(config: Any, name: str) -> int:
 
 def tiny(config: Any, made: bool = True, scale: int = 1) -> Any:
     """A tiny config: ``made`` anew, so that what its class derives fits, or the given one with other values."""
-    changes = {**shrunk(config, scale), **_NEEDED.get(config.model_type, {})}
+    needed = {**_NEEDED.get(config.model_type, {}), **_NEEDED.get(type(config).__name__, {})}
+    changes = {**shrunk(config, scale), **needed}
     if made:
         try:
             return type(config)(**{**_given(config), **changes})
@@ -319,7 +328,11 @@ def randomised(model: nn.Module) -> nn.Module:
             parameter.data.copy_(torch.randn(parameter.shape, generator=generator) * 0.15)
         elif parameter.is_floating_point() and "norm" not in name.lower() and name.endswith("bias"):
             parameter.data.copy_(torch.randn(parameter.shape, generator=generator) * 0.05)
+        elif parameter.dim() == 1 and re.search(r"layer_?scale", name) and float(parameter.detach().abs().max()) < 0.1:
+            parameter.data.fill_(0.5)  # beside features of codecs, what is scaled so small is nothing
     for module in model.modules():
+        if isinstance(codes := getattr(module, "embed_sum", None), torch.Tensor):  # of a codebook: all zero
+            codes.copy_(torch.randn(codes.shape, generator=generator))
         if isinstance(module, nn.Embedding) and module.padding_idx is not None:
             module.weight.data[module.padding_idx].zero_()  # as transformers does again whenever it loads
     return model
