@@ -8,7 +8,7 @@ from shlex import quote
 
 from oattn_hub.cli import checks
 from oattn_hub.cli.loading import add_permission_arguments, loading_options
-from oattn_hub.cli.prune import parse_lengths
+from oattn_hub.cli.prune import parse_lengths, print_cost
 from oattn_hub.cli.terminal import add_json_flag, console, next_commands, print_json
 
 HELP = "train a pruned checkpoint's output projections for a few minutes to give the unpruned model's outputs again"
@@ -55,7 +55,6 @@ def check(args: argparse.Namespace) -> None:
 def run(args: argparse.Namespace) -> int:
     """Open, heal, save, print what it costs now."""
     from oattn_hub.pruning.heal import Look, heal, open_pruned
-    from oattn_hub.pruning.words import cost_lines, weights_words
 
     out, progress = console(), console(json=True)  # on stderr
 
@@ -72,8 +71,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print_json({"plan": plan.to_json(), "out": str(args.out)})
         return 0
-    for line in (*cost_lines(plan), weights_words(plan)):
-        out.print(f"• {line}", markup=False)
+    print_cost(plan)
     out.print(f"saved to {args.out}", markup=False, soft_wrap=True)
     next_commands(
         (f"oattn publish {quote(str(args.out))} OWNER/NAME", "to the Hub; --dry-run DIR sends nothing"),

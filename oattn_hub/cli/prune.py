@@ -133,7 +133,6 @@ def _check_heads(report: Path, heads: list[tuple[int, int]], whole: bool) -> Non
 def run(args: argparse.Namespace) -> int:
     """Plan, cut, save, print what it saved."""
     from oattn_hub.pruning import PruningPlan
-    from oattn_hub.pruning.words import cost_lines, weights_words
     from oattn_hub.report.findings import chooser, name_heads
 
     with progress_bar() as progress:
@@ -149,7 +148,8 @@ def run(args: argparse.Namespace) -> int:
     out = console()
     named = name_heads(plan.heads, most=40)
     out.print(f"{len(plan.heads)} of {plan.n_heads} heads, chosen by {chooser(plan.score)}: {named}", markup=False)
-    for line in (*cost_lines(plan), weights_words(plan), *_effort(plan)):
+    print_cost(plan)
+    for line in _effort(plan):
         out.print(f"• {line}", markup=False)
     if result:
         out.print(str(result), markup=False)
@@ -164,6 +164,26 @@ def run(args: argparse.Namespace) -> int:
             (f"oattn publish {quote(str(args.out))} OWNER/NAME", "to the Hub; --dry-run DIR sends nothing"),
         )
     return 0
+
+
+def print_cost(plan: PruningPlan) -> None:
+    """What a plan was measured to cost, as a table, and what was done to the weights."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    from oattn_hub.pruning.words import cost_lines, cost_table, weights_words
+
+    out = console()
+    columns, rows = cost_table(plan)
+    if rows:
+        table = Table(title=columns[0], title_justify="left", box=SIMPLE_HEAD)
+        for number, name in enumerate(["", *columns[1:]]):
+            table.add_column(name, justify="right" if number else "left")
+        for row in rows:
+            table.add_row(*row)
+        out.print(table)
+    for line in (*cost_lines(plan), weights_words(plan)):
+        out.print(f"• {line}", markup=False)
 
 
 def _keep_in_report(folder: Path, plan: PruningPlan) -> Path | None:

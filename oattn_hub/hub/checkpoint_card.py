@@ -13,11 +13,10 @@ from oattn_hub.files import read_json
 from oattn_hub.hub.card import evaluation_values, hub_id
 from oattn_hub.hub.readme import build_readme
 from oattn_hub.hub.tasks import task_of_class
-from oattn_hub.pruning.words import cost_lines, weights_words
+from oattn_hub.pruning.words import cost_lines, cost_table, weights_words
 from oattn_hub.records import Head
 from oattn_hub.report.answer import Removal
-from oattn_hub.report.cost import Cost, Look
-from oattn_hub.report.evaluation_words import increase_words
+from oattn_hub.report.cost import Cost
 from oattn_hub.report.findings import at_a_cost, name_heads
 
 if TYPE_CHECKING:
@@ -80,6 +79,7 @@ def checkpoint_readme(
         "head_map": _head_map(plan.heads, total, config, manifest.stock),
         "removed_by_layer": _by_layer(plan.heads),
         "evaluation": evaluation_values(evaluation, figures) if evaluation else None,
+        "ranked": evaluation is not None and plan.score in {score.name for score in evaluation.scores},
         "cost": _cost(plan, evaluation),
         "trials": [score_cells(score) for score in trials],
         "weights_words": weights_words(plan),
@@ -154,27 +154,15 @@ def _cost(plan: PruningPlan, evaluation: EvaluationSection | None) -> dict[str, 
     cost = plan.cost
     if not cost:
         return None
-    return {
-        "rows": [_cost_row(look) for look in cost.get("lengths", [cost])],
-        "uncertainty": _uncertainty(plan, cost, evaluation),
-        "inputs": _inputs_of(cost, evaluation),
-        "lines": cost_lines(plan) if "lengths" in cost else [],
-    }
-
-
-def _cost_row(look: Look) -> tuple[str, str, str]:
-    """One length: what was measured, before and after; a divergence of 3e-8 is rounding, not a cost."""
-    before, after = (f"{value:.4g}" if abs(value) > 1e-6 else "0" for value in (look["before"], look["after"]))
-    at = f", at {look['tokens']} tokens" if look.get("tokens") else ""
-    return f"{look['title']}{at}", before, after
+    columns, rows = cost_table(plan)
+    lines = cost_lines(plan)
+    if "verified_on" not in cost:
+        lines += [_uncertainty(plan, cost, evaluation), f"Measured on {_inputs_of(cost, evaluation)}."]
+    return {"columns": columns, "rows": rows, "lines": [line for line in lines if line]}
 
 
 def _uncertainty(plan: PruningPlan, cost: Cost, evaluation: EvaluationSection | None) -> str:
-    """The interval of a verified plan, or that of the nearest measured fraction, if there is one."""
-    if "verified_on" in cost:
-        words = increase_words(cost)
-        other = "the ranking was chosen on these inputs too" if "compared" in cost else "they did not choose the heads"
-        return f"{words[0].upper()}{words[1:]}; {other}."
+    """The interval at the nearest measured fraction, if there is one, for a plan that was not verified."""
     if not evaluation or plan.score not in {score.name for score in evaluation.scores}:
         return ""
     curve = evaluation.score(plan.score).curves.get(cost["metric"])
@@ -220,7 +208,7 @@ def _how_chosen(plan: PruningPlan, evaluation: EvaluationSection | None) -> str:
     if plan.score == "by hand":
         return "The heads were named by hand."
     how = plan.chosen_by
-    tried = f" {plan.evaluations} masked models were evaluated to find that out." if plan.evaluations else ""
+    tried = f" {plan.evaluations} masked models were evaluated for this." if plan.evaluations else ""
     if "max_loss_increase" in how:
         limit = how["max_loss_increase"]
         allowed = f"at most {limit:g}" if how["metric"] == "divergence" else f"at most {100 * limit:g} % worse"
@@ -235,7 +223,8 @@ def _how_chosen(plan: PruningPlan, evaluation: EvaluationSection | None) -> str:
     if plan.score == "search" or ranking in _PREDICTED:
         predicted = _PREDICTED.get(ranking, f"were lowest by {ranking}")
         share = f"{100 * how['fraction']:g} % of all heads{best}" if "fraction" in how else reason
-        return f"The {_units(how)} were searched for in rounds: those went that {predicted}; {share}.{stay}{tried}"
+        searched = f"The {_units(how)} were searched for in rounds. Each round removed those that {predicted}"
+        return f"{searched}: {share}.{stay}{tried}"
     titles = {score.name: score.title for score in evaluation.scores} if evaluation else {}
     ranked = titles.get(plan.score, plan.score)
     return f"The {_units(how)} were ranked by {ranked}{best}; {reason} went.{stay}{tried}"
@@ -243,7 +232,7 @@ def _how_chosen(plan: PruningPlan, evaluation: EvaluationSection | None) -> str:
 
 # how a search ranks the heads it removes next, for the model as it is at that step
 _PREDICTED = {
-    "fisher": "were predicted, by slopes of the cost along what removal and refit change, to cost least",
+    "fisher": "were predicted to cost least, by gradients of the cost along what removal and refit change",
     "obs": "move the output of their layer least once the layer is refitted",
 }
 

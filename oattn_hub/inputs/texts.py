@@ -126,7 +126,7 @@ def part_words(part: Part) -> str:
     """The part as it is said behind the data's name."""
     if part is None:
         return ""
-    return f", {part} half" if isinstance(part, str) else f", from {part[0]:.0%} to {part[1]:.0%} of it"
+    return f", {part} half" if isinstance(part, str) else f", from {100 * part[0]:.0f} to {100 * part[1]:.0f} % of it"
 
 
 def available(loaded: LoadedModel, data: Data, tokens: int, part: Part) -> int:

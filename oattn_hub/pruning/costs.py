@@ -89,9 +89,11 @@ def saving_rows(result: PruningResult) -> list[Saving]:
 
 
 def _doubt(result: PruningResult, key: str) -> str:
-    """A busy machine has called two of 72 heads a fifth of the time: said where the turns do not agree."""
+    """A busy machine has called two of 72 heads a fifth of the time, so it stands there how far the turns agree."""
     low, high = getattr(result, f"{key}_change_low", None), getattr(result, f"{key}_change_high", None)
-    return ", within its noise" if low is not None and high is not None and low <= 0 <= high else ""
+    if low is None or high is None:
+        return ""
+    return ", within its noise" if low <= 0 <= high else f", single turns {100 * low:+.0f} to {100 * high:+.0f} %"
 
 
 def measure(before: LoadedModel, after: LoadedModel, batch: Batch, tokens: int | None) -> dict[str, Any]:

@@ -28,6 +28,7 @@ from oattn_hub.inputs.types import Data
 from oattn_hub.models.identify import batch_fingerprint
 from oattn_hub.models.load import LoadedModel
 from oattn_hub.pruning.evaluation import alternating, is_ready_made
+from oattn_hub.report.cost import together
 
 # Tokens of an input, and inputs to verify on, where the user names none. The search has half as many: what a bound
 # allows depends on how many inputs it rests on, and a plan is verified less often than it is changed.
@@ -53,7 +54,7 @@ class Roles:
     @property
     def searched_on(self) -> str:
         """Everything the search has seen."""
-        return "; ".join(part.description for part in (self.fit, self.rank, *self.choice))
+        return together([part.description for part in (self.fit, self.rank, *self.choice)])
 
 
 def context_lengths(
@@ -171,7 +172,7 @@ def _count(
 
 def _joined(parts: Sequence[CalibrationInputs]) -> CalibrationInputs:
     batches = tuple(batch for part in parts for batch in part)
-    return CalibrationInputs(batches, "; ".join(part.description for part in parts), parts[0].tokens)
+    return CalibrationInputs(batches, together([part.description for part in parts]), parts[0].tokens)
 
 
 def _from_ready_made(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 from oattn_hub.pruning.plan import PruningPlan
-from oattn_hub.report.cost import Cost, Look
-from oattn_hub.report.evaluation_words import increase_words, rounded_up
+from oattn_hub.report.cost import Cost, Look, together
+from oattn_hub.report.evaluation_words import interval_words, rounded_up
 
 
 def amount(cost: Look, name: Literal["increase", "upper"]) -> str:
@@ -24,37 +25,55 @@ def amount(cost: Look, name: Literal["increase", "upper"]) -> str:
     return f"{shown:.{digits}f}" + ("" if divergence else " %")
 
 
+def cost_table(plan: PruningPlan) -> tuple[list[str], list[list[str]]]:
+    """What was measured on exactly these heads, a row for every length and then for the last look: columns and rows."""
+    if not plan.cost:
+        return [], []
+    cost = plan.cost
+    rows = [_look(look) for look in cost.get("lengths", [cost])]
+    rows += [_look(look, "last look") for look in cost.get("last_look", [])]
+    columns = [cost["title"], "before", "after", "worse by (95 % interval)", "at most (95 %)", "inputs"]
+    kept = [place for place in range(len(columns)) if place == 0 or any(row[place] for row in rows)]
+    return [columns[place] for place in kept], [[row[place] for place in kept] for row in rows]
+
+
+def _look(look: Look, name: str = "") -> list[str]:
+    at = f"at {look['tokens']} tokens" if look.get("tokens") else ""
+    worse = amount(look, "increase") if "increase" in look else ""
+    return [
+        ", ".join(part for part in (name, at) if part) or "all inputs",
+        plain(look["before"]),
+        plain(look["after"]),
+        f"{worse} ({interval_words(look)})" if "low" in look else worse,
+        amount(look, "upper") if "upper" in look else "",
+        str(look.get("n_inputs", "")),
+    ]
+
+
 def cost_lines(plan: PruningPlan) -> list[str]:
-    """What was measured on exactly these heads: at every length, the promise, and the last look."""
+    """The promise of a plan, and on which inputs its cost was measured."""
     cost = plan.cost
     if not cost:
         reason = plan.chosen_by.get("not_measured")
-        return [f"The cost of these heads was not measured{f': {reason}' if reason else ''}"]
-    where = "on inputs that also chose the ranking" if "compared" in cost else "on inputs that chose nothing"
-    lines = [_look(look, where) for look in cost.get("lengths", [cost])]
-    if "max_loss_increase" in plan.chosen_by and "upper" in cost:
-        lines.append(_promise(plan, cost))
-    lines += [_look(look, "last look, on inputs that decided nothing") for look in cost.get("last_look", [])]
-    return lines
+        return [f"The cost of these heads was not measured{f': {reason}' if reason else ''}."]
+    lines = [_promise(plan, cost)] if "max_loss_increase" in plan.chosen_by and "upper" in cost else []
+    what = "also chose the ranking" if "compared" in cost else "chose nothing"
+    lines += _measured_on(f"Measured on inputs that {what}", cost.get("lengths", [cost]))
+    return lines + _measured_on("The last look is at inputs that decided nothing", cost.get("last_look", []))
 
 
-def _look(look: Look, where: str) -> str:
-    at = f"at {look['tokens']} tokens, " if look.get("tokens") else ""
-    bound = f", at most {amount(look, 'upper')} with 95 % confidence" if "upper" in look else ""
-    interval = increase_words(look) if "low" in look else f"worse by {amount(look, 'increase')}"
-    return (
-        f"{look['title']}, {at}{where}: {_plain(look['before'])} -> {_plain(look['after'])}, {interval}{bound} "
-        f"({look['n_inputs']} inputs: {look['verified_on']})"
-    )
+def _measured_on(start: str, looks: Sequence[Look]) -> list[str]:
+    described = [look["verified_on"] for look in looks if "verified_on" in look]
+    return [f"{start}: {together(described)}."] if described else []
 
 
-def _plain(value: float) -> str:
-    """Four digits; what rounding left of a zero has no sign.
+def plain(value: float) -> str:
+    """Four digits that count; what rounding left of a zero is 0.
 
-    >>> _plain(-3e-8), _plain(0.01364)
-    ('0.0000', '0.0136')
+    >>> plain(-3e-8), plain(0.013641), plain(3.42167)
+    ('0', '0.01364', '3.422')
     """
-    return f"{value if abs(value) >= 5e-5 else 0.0:.4f}"
+    return f"{value:.4g}" if abs(value) > 1e-6 else "0"
 
 
 def _promise(plan: PruningPlan, cost: Cost) -> str:
@@ -66,11 +85,11 @@ def _promise(plan: PruningPlan, cost: Cost) -> str:
         holds = "holds" if worst["upper"] <= how["max_loss_increase"] else "was NOT shown to hold"
         return (
             f"As it is now, the budget of {how['unit_of_budget']} {holds} on inputs like these with 95 % confidence: "
-            f"the cost is at most {amount(worst, 'upper')}"
+            f"the cost is at most {amount(worst, 'upper')}."
         )
     return (
         f"The budget of {how['unit_of_budget']} holds on inputs like these with 95 % confidence: at most "
-        f"{amount(worst, 'upper')} ({how['verifications']} plans tested from few heads to many, each once)"
+        f"{amount(worst, 'upper')} ({how['verifications']} plans tested from few heads to many, each once)."
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import takewhile
 from typing import TypedDict
 
 
@@ -30,6 +32,21 @@ class Cost(Look, total=False):
     lengths: list[Look]
     last_look: list[Look]  # on inputs that decided nothing
     searched_on: str
+
+
+def together(descriptions: Sequence[str]) -> str:
+    """Descriptions of inputs as one; how a later one begins like the first is not repeated.
+
+    >>> together(["text, first half, 62 contexts of 128 tokens", "text, first half, 15 contexts of 512 tokens"])
+    'text, first half, 62 contexts of 128 tokens; 15 contexts of 512 tokens'
+    """
+    different = list(dict.fromkeys(descriptions))
+    first = different[0].split(", ")
+    shorter = [different[0]]
+    for parts in (description.split(", ") for description in different[1:]):
+        alike = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, parts, strict=False)))
+        shorter.append(", ".join(parts[alike:]))
+    return "; ".join(shorter)
 
 
 _SCALES = {

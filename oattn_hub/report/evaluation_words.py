@@ -77,11 +77,20 @@ def increase_words(cost: Look) -> str:
     >>> increase_words({"metric": "loss", "increase": 0.0084, "low": -0.01, "high": 0.027})
     'worse by 0.84 %, 95 % interval over inputs -1.00 % to 2.70 %'
     """
-    share = cost["metric"] != "divergence"
-    increase, low, high = (
-        f"{100 * value:.2f} %" if share else f"{value:.4f}" for value in (cost["increase"], cost["low"], cost["high"])
-    )
-    return f"worse by {increase}, 95 % interval over inputs {low} to {high}"
+    return f"worse by {_amount(cost, cost['increase'])}, 95 % interval over inputs {interval_words(cost)}"
+
+
+def interval_words(cost: Look) -> str:
+    """The interval of an increase, in its unit.
+
+    >>> interval_words({"metric": "divergence", "low": 0.0077, "high": 0.0094})
+    '0.0077 to 0.0094'
+    """
+    return f"{_amount(cost, cost['low'])} to {_amount(cost, cost['high'])}"
+
+
+def _amount(cost: Look, value: float) -> str:
+    return f"{value:.4f}" if cost["metric"] == "divergence" else f"{100 * value:.2f} %"
 
 
 def _against_random(section: EvaluationSection, result: ScoreResult) -> str:

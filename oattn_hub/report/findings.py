@@ -15,7 +15,7 @@ from oattn_hub.records import Head
 from oattn_hub.report.answer import TOLERANCE, UNSURE, Answer, Removal, answer
 from oattn_hub.report.contexts import LINEAR_CODES, bytes_per_entry
 from oattn_hub.report.control_words import WHAT_RANKS_SAY, control_sentences, limit_sentences
-from oattn_hub.report.cost import Cost, Look
+from oattn_hub.report.cost import Cost, Look, together
 from oattn_hub.report.evaluation_words import increase_words, rounded_up
 from oattn_hub.report.records import StabilityRecord
 
@@ -181,7 +181,7 @@ def cost_words(removal: Removal) -> list[str]:
     looks = "; ".join(f"{_at(look)}{increase_words(look)}" for look in removal.looks)
     words = [f"Chosen by {chooser(removal.chosen_by)}{_among(cost)}. {title}: {looks}."]
     if "verified_on" in cost:
-        measured_on = "; ".join(str(look["verified_on"]) for look in removal.looks)
+        measured_on = together([look["verified_on"] for look in removal.looks])
         other = "" if "compared" in cost else " that did not choose the heads"
         words.append(f"Measured on inputs{other}: {measured_on}.")
     return words
