@@ -13,6 +13,7 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from typing import NoReturn
 
 from oattn_hub import __version__
 from oattn_hub.cli.terminal import print_in_any_encoding, printable
@@ -49,6 +50,10 @@ class _Parser(argparse.ArgumentParser):
 
     def format_help(self) -> str:
         return as_typed(super().format_help(), _VERBS)
+
+    def error(self, message: str) -> NoReturn:
+        """One line, and where to read on; the usage of a verb fills a screen, and hides what is wrong below it."""
+        self.exit(2, f"{self.prog}: {message}. See `{self.prog} --help`.\n")
 
 
 def build_parser() -> argparse.ArgumentParser:

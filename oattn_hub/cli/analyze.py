@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=0, help="chooses the contexts and drives the bootstrap (0)")
     parser.add_argument("--adapter", help="name of an adapter; default: found from the model")
     parser.add_argument("--theory", action="store_true", help="also check the paper's theory on this model")
-    parser.add_argument("--out", type=Path, help="folder for the report (runs/NAME)")
+    parser.add_argument("--out", type=checks.path, help="folder for the report (runs/NAME)")
     parser.add_argument("--figures", action="store_true", help="also draw every figure as PNG into OUT/figures")
     add_json_flag(parser)
     add_loading_arguments(parser)

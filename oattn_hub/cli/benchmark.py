@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from oattn_hub.cli import checks
@@ -19,14 +18,19 @@ HELP = "try a pruned checkpoint and its base model in lm-eval, mteb or sentence-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Which checkpoint, which tools, which tasks."""
-    parser.add_argument("pruned", type=Path, help="folder of a pruned checkpoint (oattn prune writes one)")
+    parser.add_argument("pruned", type=checks.path, help="folder of a pruned checkpoint (oattn prune writes one)")
     parser.add_argument("--lm-eval", metavar="TASKS", help="tasks of lm-eval, e.g. arc_easy,lambada_openai")
-    parser.add_argument("--include", type=Path, metavar="DIR", help="a folder with lm-eval task files of your own")
+    parser.add_argument(
+        "--include", type=checks.path, metavar="DIR", help="a folder with lm-eval task files of your own"
+    )
     parser.add_argument("--limit", type=int, help="of lm-eval: examples per task (all)")
     parser.add_argument("--shots", type=int, help="of lm-eval: examples shown before each question (the task's own)")
     parser.add_argument("--mteb", metavar="TASKS", help="tasks of mteb, e.g. STSBenchmark,SciFact")
     parser.add_argument(
-        "--pairs", type=Path, metavar="CSV", help="columns sentence1, sentence2, score, for sentence-transformers"
+        "--pairs",
+        type=checks.path,
+        metavar="CSV",
+        help="columns sentence1, sentence2, score, for sentence-transformers",
     )
     parser.add_argument("--model", help="the base model, if it is not where the checkpoint says")
     add_permission_arguments(parser)
@@ -35,6 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def check(args: argparse.Namespace) -> None:
     """Refuse what cannot work."""
+    checks.placement(args)
     if not (args.pruned / "oattn_pruned.json").is_file():
         raise LoadError(f"There is no pruned checkpoint at {args.pruned}. Name a folder that `oattn prune` wrote.")
     if not (args.lm_eval or args.mteb or args.pairs):

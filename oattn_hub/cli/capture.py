@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 from oattn_hub.cli import checks
 from oattn_hub.cli.loading import add_loading_arguments, loading_options
@@ -15,7 +14,7 @@ HELP = "run a model and write its attention to a store"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of the verb."""
     parser.add_argument("model", help="Hub id, folder, or timm name")
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of the store")
+    parser.add_argument("--out", type=checks.path, required=True, metavar="DIR", help="folder of the store")
     parser.add_argument(
         "--data", help="text file, ids (.npy), folder of images or WAV files, dataset:NAME; default: bundled"
     )

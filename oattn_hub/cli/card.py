@@ -15,12 +15,14 @@ HELP = "write the model card of a report or a pruned checkpoint"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Of what, for which repo, and where to."""
-    parser.add_argument("folder", type=Path, help="a folder written by `oattn analyze` or `oattn prune`")
+    parser.add_argument("folder", type=checks.path, help="a folder written by `oattn analyze` or `oattn prune`")
     parser.add_argument("--repo", metavar="REPO_ID", help="where it will be published, for the snippet in the card")
     parser.add_argument(
         "--base-model", metavar="ID", help="what the model is called on the Hub, if it was loaded from a folder"
     )
-    parser.add_argument("--out", type=Path, metavar="DIR", help="write README.md and its figures here (else to stdout)")
+    parser.add_argument(
+        "--out", type=checks.path, metavar="DIR", help="write README.md and its figures here (else to stdout)"
+    )
 
 
 def check(args: argparse.Namespace) -> None:

@@ -15,18 +15,41 @@ from pathlib import Path, PurePath
 from oattn_hub.errors import InvalidInput, LoadError, MissingDependency
 from oattn_hub.files import read_json
 from oattn_hub.files.locks import LOCK_FILE
-from oattn_hub.inputs.tables import DATASETS_MISSING
+from oattn_hub.inputs.ids import are_ids, read_ids
+from oattn_hub.inputs.tables import DATASETS_MISSING, check_columns, is_table
 
 _REPO_ID = re.compile(r"[\w][\w.-]*/[\w][\w.-]*", re.ASCII)
 _LONGEST_NAME = 96  # of a repo, as the Hub counts
 _FIGURES = (".png", ".svg", ".pdf", ".jpg", ".jpeg", ".webp")
+MOST_DRAWS = 10_000  # random removals; each is measured on all inputs
 _BEGINNING = 1 << 16  # bytes of a text that are looked at
 
 
-def count(value: int, name: str, least: int = 1) -> None:
-    """A whole number that is not too small."""
+def path(text: str) -> Path:
+    """A path as argparse reads it; an empty one would be the folder that one stands in."""
+    if not text.strip():
+        raise argparse.ArgumentTypeError("it is empty; name a place, or leave the option out")
+    return Path(text)
+
+
+def part(text: str) -> float:
+    """A share as argparse reads it: a number, or per cent.
+
+    >>> part("0.2"), part("20%")
+    (0.2, 0.2)
+    """
+    try:
+        return float(text[:-1]) / 100 if text.endswith("%") else float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"it is {text!r}; give a share such as 0.2 or 20%") from None
+
+
+def count(value: int, name: str, least: int = 1, most: int | None = None) -> None:
+    """A whole number that is neither too small nor more than anybody waits for."""
     if value < least:
         raise InvalidInput(f"{name} is {value}; give a whole number, {least} or more.")
+    if most is not None and value > most:
+        raise InvalidInput(f"{name} is {value}; give a whole number, {most:,} or less.")
 
 
 def positive(value: float, name: str) -> None:
@@ -53,6 +76,8 @@ def model(text: str, gguf_file: str | None = None, allow_pickle: bool = True) ->
 
     if not text.strip():
         raise InvalidInput("The model's name is empty. Give a Hub id (owner/name), a folder or a timm name.")
+    if (Path(text) / "report.json").is_file():
+        raise InvalidInput(f"{text} is a report and no model. `oattn heads {text}` shows it; name the model it is of.")
     if Path(text).exists():
         is_gguf = check_model_folder(Path(text), gguf_file) is not None
         if (Path(text) / "config.json").is_file() and not is_gguf:
@@ -86,6 +111,15 @@ def loading(args: argparse.Namespace) -> None:
         raise InvalidInput(f"--gguf-file is {args.gguf_file!r}; give the name of a file in the model's folder.")
     if getattr(args, "adapter", None) is not None:
         get_adapter(args.adapter)
+    placement(args)
+
+
+def placement(args: argparse.Namespace) -> None:
+    """Where the model is put."""
+    if args.device is not None and args.device_map is not None:
+        raise InvalidInput(f"--device is {args.device!r} and --device-map is {args.device_map!r}; give one of them.")
+    if args.offload_folder is not None and Path(args.offload_folder).is_file():
+        raise InvalidInput(f"--offload-folder is {args.offload_folder}, which is a file; name a folder.")
 
 
 def report(folder: Path, what: str = "report") -> None:
@@ -116,6 +150,10 @@ def data(text: str | None, name: str = "--data") -> None:
         raise InvalidInput(f"{text} is empty. Give a file with text in it.")
     if path.is_file() and path.suffix == ".txt":
         _check_text(path)
+    if path.is_file() and is_table(text):
+        check_columns(path)
+    if path.is_file() and are_ids(text):
+        read_ids(path, None)
     if path.is_dir() and not any(item.is_file() for item in path.rglob("*")):
         raise InvalidInput(f"The folder {text} has no files in it. Give a folder of images or sounds.")
 

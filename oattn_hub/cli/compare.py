@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 from oattn_hub.cli import checks
 from oattn_hub.cli.terminal import add_json_flag, console, print_json
@@ -13,9 +12,9 @@ HELP = "compare two reports: two models, two data sets, or before and after fine
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The two reports, and where to write."""
-    parser.add_argument("a", type=Path, help="folder of a report written by `oattn analyze`")
-    parser.add_argument("b", type=Path, help="folder of the other report")
-    parser.add_argument("--out", type=Path, help="folder for comparison.json, comparison.html and the figures")
+    parser.add_argument("a", type=checks.path, help="folder of a report written by `oattn analyze`")
+    parser.add_argument("b", type=checks.path, help="folder of the other report")
+    parser.add_argument("--out", type=checks.path, help="folder for comparison.json, comparison.html and the figures")
     add_json_flag(parser)
 
 

@@ -13,7 +13,7 @@ HELP = "analyse, prune, publish and download a real model, on this machine alone
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Where the demo keeps its files."""
     parser.add_argument(
-        "--out", type=Path, default=Path("runs/demo"), help="folder for everything it makes (%(default)s)"
+        "--out", type=checks.path, default=Path("runs/demo"), help="folder for everything it makes (%(default)s)"
     )
     parser.add_argument("--where", action="store_true", help="only print the folder of the demo's model")
 

@@ -22,7 +22,7 @@ HELP = "measure what removing heads costs by every score, and add it to a report
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Which report, which scores, on what."""
-    parser.add_argument("report", type=Path, help="folder of a report (oattn analyze writes one)")
+    parser.add_argument("report", type=checks.path, help="folder of a report (oattn analyze writes one)")
     parser.add_argument("--scores", default="all", help="names separated by commas, or all (all)")
     parser.add_argument("--model", help="the model, if it is not where the report says")
     parser.add_argument("--data", help="what to evaluate on; default: the half of the bundled data kept for it")
@@ -30,17 +30,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tokens", type=int, default=64, help="tokens per input (64)")
     parser.add_argument("--seeds", type=int, default=5, help="random removals to compare with (5)")
     parser.add_argument("--seed", type=int, default=0, help="of inputs, random removals and bootstrap (0)")
-    parser.add_argument("--figure", type=Path, help="where to draw the curves (REPORT/figures/evaluation-….png)")
+    parser.add_argument("--figure", type=checks.path, help="where to draw the curves (REPORT/figures/evaluation-….png)")
     add_permission_arguments(parser)
     add_json_flag(parser)
 
 
 def check(args: argparse.Namespace) -> None:
     """Refuse what cannot work."""
+    checks.placement(args)
     checks.report(args.report)
     checks.count(args.inputs, "--inputs")
     checks.count(args.tokens, "--tokens", least=2)
-    checks.count(args.seeds, "--seeds", least=5)
+    checks.count(args.seeds, "--seeds", least=5, most=checks.MOST_DRAWS)
     checks.count(args.seed, "--seed", least=0)
     checks.data(args.data)
     if args.model is not None:

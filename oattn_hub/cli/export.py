@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 from oattn_hub.cli import checks
 from oattn_hub.cli.terminal import console
@@ -16,11 +15,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Which model, which format."""
     parser.add_argument("model", help="folder of a pruned checkpoint, or any model")
     parser.add_argument(
-        "--onnx", type=Path, metavar="DIR", help="write an ONNX folder: onnx/model.onnx, config, tokenizer"
+        "--onnx", type=checks.path, metavar="DIR", help="write an ONNX folder: onnx/model.onnx, config, tokenizer"
     )
-    parser.add_argument("--gguf", type=Path, metavar="FILE", help="write a GGUF file; the plan must leave even groups")
     parser.add_argument(
-        "--like", type=Path, metavar="FILE", help="a GGUF file of the base model, to copy its tokenizer"
+        "--gguf", type=checks.path, metavar="FILE", help="write a GGUF file; the plan must leave even groups"
+    )
+    parser.add_argument(
+        "--like", type=checks.path, metavar="FILE", help="a GGUF file of the base model, to copy its tokenizer"
     )
     formats = ("float16", "float32")
     parser.add_argument("--dtype", choices=formats, default="float16", help="of the matrices in a GGUF file (float16)")

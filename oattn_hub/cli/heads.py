@@ -20,7 +20,7 @@ _SHOWN = ("verdict", "ablation", "gradient", "entropy", "rank", "folder")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Which report, and how."""
-    parser.add_argument("report", type=Path, help="folder of a report (oattn analyze writes one)")
+    parser.add_argument("report", type=checks.path, help="folder of a report (oattn analyze writes one)")
     parser.add_argument(
         "--csv", nargs="?", const="-", metavar="FILE", help="all columns as CSV, to FILE or else to stdout"
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from shlex import quote
 
 from oattn_hub.cli import checks
@@ -16,8 +15,8 @@ HELP = "train a pruned checkpoint's output projections for a few minutes to give
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Which checkpoint, on what, how long."""
-    parser.add_argument("pruned", type=Path, help="folder of a pruned checkpoint (oattn prune writes one)")
-    parser.add_argument("--out", type=Path, required=True, help="folder for the healed checkpoint")
+    parser.add_argument("pruned", type=checks.path, help="folder of a pruned checkpoint (oattn prune writes one)")
+    parser.add_argument("--out", type=checks.path, required=True, help="folder for the healed checkpoint")
     parser.add_argument("--minutes", type=float, default=5.0, help="how long at most (5)")
     parser.add_argument("--model", help="the unpruned model, if it is not where the checkpoint says")
     parser.add_argument("--data", help="what to measure the cost on; default: bundled data")
@@ -34,6 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def check(args: argparse.Namespace) -> None:
     """Refuse what cannot work."""
+    checks.placement(args)
     checks.checkpoint(args.pruned)
     checks.output_folder(args.out, ("oattn_pruned.json",), "a pruned checkpoint")
     checks.positive(args.minutes, "--minutes")

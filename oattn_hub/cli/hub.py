@@ -16,7 +16,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """``oattn hub serve`` and ``oattn hub variants``."""
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     serve = actions.add_parser("serve", help="run a local Hub on 127.0.0.1 that the real client talks to")
-    serve.add_argument("--dir", type=Path, default=Path("local-hub"), help="where it keeps everything (%(default)s)")
+    serve.add_argument(
+        "--dir", type=checks.path, default=Path("local-hub"), help="where it keeps everything (%(default)s)"
+    )
     serve.add_argument("--port", type=int, default=8642, help="0 takes any free port (%(default)s)")
     serve.add_argument("--user", default="me", help="the user the printed token is for (%(default)s)")
     serve.add_argument("--org", action="append", default=[], help="an organisation of that user; may be repeated")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 from oattn_hub.cli import checks
 from oattn_hub.cli.terminal import add_json_flag, console, print_json
@@ -15,8 +14,10 @@ HELP = "turn an old checkpoint with pruned_heads, which transformers 5 cannot lo
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """From where to where."""
-    parser.add_argument("folder", type=Path, help="folder with config.json (pruned_heads) and safetensors weights")
-    parser.add_argument("--out", type=Path, required=True, help="folder for the new checkpoint")
+    parser.add_argument(
+        "folder", type=checks.path, help="folder with config.json (pruned_heads) and safetensors weights"
+    )
+    parser.add_argument("--out", type=checks.path, required=True, help="folder for the new checkpoint")
     parser.add_argument("--allow-pickle", action="store_true", help="also read pytorch_model.bin (weights only)")
     add_json_flag(parser)
 

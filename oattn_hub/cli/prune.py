@@ -23,9 +23,9 @@ HELP = "cut heads out of a report's model and save the smaller checkpoint"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Which heads go, and where the checkpoint goes."""
-    parser.add_argument("report", type=Path, help="folder of a report, or a plan (JSON)")
+    parser.add_argument("report", type=checks.path, help="folder of a report, or a plan (JSON)")
     how = parser.add_mutually_exclusive_group()
-    how.add_argument("--fraction", type=float, help="part of the heads to remove, e.g. 0.2")
+    how.add_argument("--fraction", type=checks.part, help="part of the heads to remove, e.g. 0.2 or 20%%")
     how.add_argument(
         "--budget",
         help="as many heads as this allows, with 95%% confidence: 1%% is 1%% more of a loss, and 0.01 of 1 - cosine "
@@ -55,16 +55,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--lengths", help="all lengths to verify at, e.g. 128,512 (--tokens, and four times as many)")
     parser.add_argument("--seed", type=int, default=0, help="of inputs, random signs and bootstrap (0)")
     parser.add_argument("--variant", choices=("cut", "masked"), default="cut", help="masked keeps the original shape")
-    parser.add_argument("--out", type=Path, help="folder for the checkpoint; without it only the plan is made")
+    parser.add_argument("--out", type=checks.path, help="folder for the checkpoint; without it only the plan is made")
     parser.add_argument("--max-shard-size", help="the most that a file of weights holds, e.g. 1GB (5GB)")
     parser.add_argument("--no-verify", action="store_true", help="do not load the checkpoint again and compare")
-    parser.add_argument("--plan", type=Path, help="also write the plan as JSON")
+    parser.add_argument("--plan", type=checks.path, help="also write the plan as JSON")
     add_permission_arguments(parser)
     add_json_flag(parser)
 
 
 def check(args: argparse.Namespace) -> None:
     """Refuse what cannot work."""
+    checks.placement(args)
     if args.report.is_file():
         _check_plan(args.report)
     else:

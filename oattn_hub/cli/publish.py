@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from oattn_hub.cli import checks
@@ -18,10 +17,12 @@ HELP = "publish a report or a pruned checkpoint to the Hub, in one commit"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What to publish, where, and how."""
-    parser.add_argument("folder", type=Path, help="a folder written by `oattn analyze`, `oattn prune` or `oattn sweep`")
+    parser.add_argument(
+        "folder", type=checks.path, help="a folder written by `oattn analyze`, `oattn prune` or `oattn sweep`"
+    )
     parser.add_argument("repo_id", help="e.g. me/bert-base-uncased-heads, or an organisation's name before the slash")
     parser.add_argument(
-        "--report", type=Path, metavar="DIR", help="the report whose evaluation a checkpoint's card shows"
+        "--report", type=checks.path, metavar="DIR", help="the report whose evaluation a checkpoint's card shows"
     )
     parser.add_argument(
         "--include", action="append", default=[], metavar="FILE", help="a further file of the folder; may be repeated"
@@ -39,7 +40,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--message", help="the title of the commit")
     parser.add_argument("--parent-commit", help="publish only if this is still the head")
     parser.add_argument("--token", help="a Hub token, if not the one you are logged in with")
-    parser.add_argument("--dry-run", type=Path, metavar="DIR", help="write the exact folder to DIR and send nothing")
+    parser.add_argument(
+        "--dry-run", type=checks.path, metavar="DIR", help="write the exact folder to DIR and send nothing"
+    )
     add_json_flag(parser)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 from oattn_hub.cli import checks
 from oattn_hub.cli.terminal import add_json_flag, console, print_json
@@ -14,7 +13,7 @@ HELP = "download a report or a pruned checkpoint, checking every file"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What to download and where to."""
     parser.add_argument("repo_id", help="e.g. me/bert-base-uncased-heads")
-    parser.add_argument("--to", type=Path, metavar="DIR", help="copy the files to this new or empty folder")
+    parser.add_argument("--to", type=checks.path, metavar="DIR", help="copy the files to this new or empty folder")
     parser.add_argument("--revision", help="a branch, tag or commit (main)")
     parser.add_argument("--token", help="a Hub token, if not the one you are logged in with")
     parser.add_argument("--offline", action="store_true", help="use only what was downloaded before")

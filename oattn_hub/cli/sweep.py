@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from oattn_hub.cli import checks
@@ -26,9 +25,11 @@ _ON_THE_PAGE = ("parameters", "layers")  # so that the printed one has room for 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Which models, on what, where."""
     parser.add_argument(
-        "models", type=Path, help="a text file: one Hub id or folder a line, then option=value; # comments"
+        "models", type=checks.path, help="a text file: one Hub id or folder a line, then option=value; # comments"
     )
-    parser.add_argument("--out", type=Path, required=True, help="the sweep's folder; start again with it to go on")
+    parser.add_argument(
+        "--out", type=checks.path, required=True, help="the sweep's folder; start again with it to go on"
+    )
     engines = ("local", "ray", "hf-jobs")
     parser.add_argument("--engine", choices=engines, default="local", help="where the models run (local)")
     parser.add_argument("--workers", type=int, help="how many models at once (half the cores; ray: all it has)")

@@ -23,7 +23,7 @@ HELP = "check a report's low heads: regularity, stability over domains, removal 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Which report, on what data, how many heads and draws."""
-    parser.add_argument("report", type=Path, help="folder of a report (oattn analyze writes one)")
+    parser.add_argument("report", type=checks.path, help="folder of a report (oattn analyze writes one)")
     parser.add_argument("--domains", help="data of different kinds, separated by commas: a.txt,b.txt (bundled data)")
     parser.add_argument("--batches", type=int, default=20, help="inputs of each domain that rank the heads (20)")
     parser.add_argument("--remove", default="1-5", help="how many of the lowest heads to remove: 1-5, or 1,3,5 (1-5)")
@@ -37,9 +37,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def check(args: argparse.Namespace) -> None:
     """Refuse what cannot work."""
+    checks.placement(args)
     checks.report(args.report)
     checks.count(args.batches, "--batches", least=4)
-    checks.count(args.draws, "--draws", least=5)
+    checks.count(args.draws, "--draws", least=5, most=checks.MOST_DRAWS)
     checks.count(args.inputs, "--inputs", least=2)
     checks.count(args.seed, "--seed", least=0)
     removed = counts(args.remove)

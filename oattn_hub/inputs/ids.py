@@ -38,8 +38,9 @@ def read_ids(data: str | Path | Array, n_words: int | None) -> tuple[np.ndarray,
         )
     if ids.min() < 0 or (n_words is not None and ids.max() >= n_words):
         raise InvalidInput(
-            f"Token ids ({origin}) go from {ids.min()} to {ids.max()}, and the model knows 0 to "
-            f"{'…' if n_words is None else n_words - 1}. Were they made with another tokenizer?"
+            f"Token ids ({origin}) go from {ids.min()} to {ids.max()}, and "
+            f"{'ids begin at 0' if n_words is None else f'the model knows 0 to {n_words - 1}'}. "
+            "Give ids of the model's own tokenizer."
         )
     return ids.astype(np.int64), origin
 

@@ -63,14 +63,36 @@ def needed(table: Iterable[Row], names: Iterable[str], origin: object, what: str
     return found
 
 
+def check_columns(path: Path) -> None:
+    """Refuse a table whose first row has nothing that a model of any kind reads."""
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            if path.suffix.lower() == ".jsonl":
+                names = list(_object(next((line for line in file if line.strip()), "{}"), path, 0))
+            else:
+                names = list(csv.DictReader(file, delimiter=_delimiter(path)).fieldnames or ())
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise _unreadable(path, error) from error
+    if names:
+        needed([dict.fromkeys(names)], (*TEXTS, *FILES, *TRANSCRIPTS), path, "a text")
+
+
+def _delimiter(path: Path) -> str:
+    return "\t" if path.suffix.lower() == ".tsv" else ","
+
+
+def _unreadable(path: Path, error: Exception) -> LoadError:
+    return LoadError(f"{path} cannot be read as a table ({error}). Give a CSV or JSONL file in UTF-8.")
+
+
 def _of_file(path: Path) -> list[Row]:
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        raise LoadError(f"{path} cannot be read as a table ({error}). Give a CSV or JSONL file in UTF-8.") from error
+        raise _unreadable(path, error) from error
     if path.suffix.lower() == ".jsonl":
         return _distinct([_object(line, path, number) for number, line in enumerate(text.splitlines()) if line.strip()])
-    lines = csv.DictReader(text.splitlines(keepends=True), delimiter="\t" if path.suffix.lower() == ".tsv" else ",")
+    lines = csv.DictReader(text.splitlines(keepends=True), delimiter=_delimiter(path))
     return _distinct([{name: value or "" for name, value in line.items() if name} for line in lines])
 
 

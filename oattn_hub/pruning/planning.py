@@ -206,7 +206,12 @@ def _by_fraction(
         result = section.score(score) if score is not None else section.best(fraction)
         found = choice.lowest(section.values(result.name), count)
         return _measured(choice, found, result.name, how, question, model, section)
-    bench = _bench_at_hand(choice.report, model, question, "No score was measured on {} yet")
+    bench = _bench_at_hand(
+        choice.report,
+        model,
+        question,
+        "No score was measured on {} yet, so the model is needed; or name a score (score='haar', --score haar).",
+    )
     search, ranking, kind, trials = _search(choice, score, bench)
     heads = tuple(sorted(search.compensating(kind).grown(ranking, count)))
     return _finished(choice, bench, heads, kind, ranking, {**how, "trials": trials, **_left_alone(bench)})
@@ -309,7 +314,7 @@ def _search(choice: _Choice, score: str | None, bench: Bench) -> tuple[Search, s
 def _within_budget(
     choice: _Choice, budget: float, score: str | None, question: Question, model: Source | None
 ) -> PruningPlan:
-    bench = _bench_at_hand(choice.report, model, question, "A budget is kept by measuring")
+    bench = _bench_at_hand(choice.report, model, question, "A budget is kept by measuring, so the model is needed.")
     search, ranking, kind, trials = _search(choice, score, bench)
     search = search.compensating(kind)
     path = search.path(ranking, budget)
@@ -363,8 +368,5 @@ def _bench_at_hand(report: Report, model: Source | None, question: Question, why
     try:
         loaded = _load(report, model, question)
     except (LoadError, MissingDependency) as error:
-        raise InvalidInput(
-            f"{why.format(report.model.id)}, and {report.model.id} cannot be loaded here ({error}) "
-            "Give the model, run `oattn evaluate` where it is, or name a score, e.g. plan(fraction=0.1, score='haar')."
-        ) from error
+        raise InvalidInput(f"{why.format(report.model.id)} {error}") from error
     return Bench(loaded, question)

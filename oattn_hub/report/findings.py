@@ -175,7 +175,7 @@ def _not_measured(report: Report) -> str:
 def cost_words(removal: Removal) -> list[str]:
     """What a plan's cost was measured to be, with its interval, on what and at which length."""
     cost = removal.cost
-    if not cost or removal.bound is None:
+    if not cost or removal.bound is None or not removal.heads:
         return []
     title = _capital(str(cost.get("title", "cost")))
     looks = "; ".join(f"{_at(look)}{increase_words(look)}" for look in removal.looks)

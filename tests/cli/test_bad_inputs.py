@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 BAD = {
@@ -25,7 +26,9 @@ BAD = {
         "MODEL --batches 1", "PICKLES --batches 1", "BROKEN --batches 1", "PICKLES --allow-pickle --revision main",
         "tiny --data BINARY", "tiny --out /dev/null", "LINK --seed 0", "LOOP --seed 0", "bert--base", "a/LONG", "LONG",
         "tiny --data PIPE", "tiny --data /dev/zero", "tiny --data BLANKS", "tiny --data LINK", "tiny --out LINK",
-        "tiny --out LOOP", "tiny --out LINK/inside", "tiny --out LONG",
+        "tiny --out LOOP", "tiny --out LINK/inside", "tiny --out LONG", "tiny --out ''", "REPORT --seed 0",
+        "tiny --device cpu --device-map auto", "tiny --offload-folder FILE", "tiny --data COLUMNS",
+        "tiny --data FLOATS", "tiny --data NEGATIVE", "tiny --kind probs,scores", "tiny --dtype int8",
     ],
     "capture": [
         "tiny", "./nowhere --out x", "tiny --out x --batches 0", "tiny --out x --tokens 1", "tiny --out x --kind all",
@@ -39,19 +42,22 @@ BAD = {
         "REPORT --tokens 0", "REPORT --seeds 0", "REPORT --seeds 4", "REPORT --seed -1", "REPORT --data nowhere.txt",
         "REPORT --data EMPTY", "REPORT --scores nonsense", "REPORT --scores ''", "REPORT --model ./nowhere",
         "REPORT --model EMPTYDIR", "REPORT --figure FULL", "REPORT --figure FILE/x.png", "REPORT --scores random",
-        "REPORT --figure curves.xyz", "REPORT --model PICKLES", "REPORT --data BINARY",
+        "REPORT --figure ''", "REPORT --seeds 99999999999", "REPORT --device cpu --device-map auto",
+        "REPORT --data COLUMNS", "REPORT --figure curves.xyz", "REPORT --model PICKLES", "REPORT --data BINARY",
     ],
     "validate": [
         "nowhere", "FULL", "FILE", "REPORT --batches 3", "REPORT --batches x", "REPORT --draws 4", "REPORT --inputs 1",
         "REPORT --seed -1", "REPORT --remove ''", "REPORT --remove 0", "REPORT --remove 5-1", "REPORT --remove 1-",
         "REPORT --remove x", "REPORT --domains ''", "REPORT --domains nowhere.txt", "REPORT --domains EMPTY",
-        "REPORT --domains ,", "REPORT --model ./nowhere",
+        "REPORT --domains ,", "REPORT --model ./nowhere", "REPORT --draws 99999999999",
+        "REPORT --remove 1-99999999",
     ],
     "prune": [
         "nowhere", "FULL", "REPORT", "REPORT --budget 200%", "REPORT --budget -1%", "REPORT --budget x",
         "REPORT --budget nan", "REPORT --budget ''", "REPORT --fraction 1.5", "REPORT --fraction 0",
         "REPORT --fraction -0.1",
-        "REPORT --fraction nan", "REPORT --fraction 0.2 --budget 1%", "REPORT --heads 1", "REPORT --heads x.y",
+        "REPORT --fraction nan", "REPORT --fraction 200%", "REPORT --fraction x%",
+        "REPORT --fraction 0.2 --budget 1%", "REPORT --heads 1", "REPORT --heads x.y",
         "REPORT --heads 0.1,,", "REPORT --heads ''", "REPORT --fraction 0.1 --min-heads-per-layer -1",
         "REPORT --fraction 0.1 --variant thin", "REPORT --fraction 0.1 --out FILE",
         "REPORT --fraction 0.1 --out FULL", "REPORT --fraction 0.1 --data nowhere.txt",
@@ -157,12 +163,16 @@ def places(tmp_path: Path) -> dict[str, str]:
     (tmp_path / "link").symlink_to(tmp_path / "not-there")
     (tmp_path / "loop").symlink_to("loop")
     (tmp_path / "blanks.txt").write_text(" \n\t\n")
+    (tmp_path / "columns.csv").write_text("a,b\n1,2\n")
+    np.save(tmp_path / "floats.npy", np.zeros((2, 3)))
+    np.save(tmp_path / "negative.npy", np.array([-5, 3]))
     os.mkfifo(tmp_path / "pipe")
     names = {
         "LINK": "link", "LOOP": "loop", "BLANKS": "blanks.txt", "PIPE": "pipe",
         "EMPTYDIR": "empty", "EMPTY": "empty.txt", "FILE": "file.txt", "FULL": "full", "REPORT": "report",
         "MODEL": "model", "PRUNED": "pruned", "NOPLAN": "other.json", "BINARY": "binary.txt", "PICKLES": "pickles",
-        "BROKEN": "broken", "GGUF": "gguf",
+        "BROKEN": "broken", "GGUF": "gguf", "COLUMNS": "columns.csv",
+        "FLOATS": "floats.npy", "NEGATIVE": "negative.npy",
     }  # fmt: skip
     return {name: str(tmp_path / path) for name, path in names.items()} | {"LONG": "a" * 300}
 

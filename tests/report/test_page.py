@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from oattn_hub.report import GroupResult, Report
+from oattn_hub.report.answer import Removal
 from oattn_hub.report.contexts import Axis, Context
 from oattn_hub.report.validation import Domain, RemovalTrial, ValidationSection
 from oattn_hub.sweep.leaderboard import Leaderboard, _row
@@ -417,6 +418,28 @@ def test_nothing_is_cut_off(visit: Callable[..., Visit], measured_report: Report
     assert page.locator("#validation tbody tr").count() == 2
     assert page.locator("#before").bounding_box()["width"] > 200
     assert seen.problems == []
+
+
+def test_a_long_name_of_a_layer_does_not_widen_a_phone(
+    visit: Callable[..., Visit], measured_report: Report, tmp_path: Path
+) -> None:
+    """ALBERT's layers made the whole page 443 pixels wide."""
+    group = measured_report.group()
+    name = "albert.encoder.albert_layer_groups.0.albert_layers.0.attention#0"
+    named = replace(measured_report, groups={group.name: replace(group, layer_names=(name,) * group.n_heads)})
+    page = visit(named.write_page(tmp_path / "report.html"), "#2-2", width=390).page
+    assert name in page.locator("#picked-title").inner_text()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+def test_a_plan_that_removes_nothing_has_no_cost(measured_report: Report, tmp_path: Path) -> None:
+    """ "Loss per token: worse by 0.00 %, 95 % interval over inputs 0.00 % to 0.00 %" stood under "Can go 0"."""
+    look = {"metric": "loss", "title": "loss", "before": 4.0, "after": 4.0, "increase": 0.0, "low": 0.0, "high": 0.0,
+            "upper": 0.0, "verified_on": "text", "inputs": "f" * 64, "n_inputs": 9}  # fmt: skip
+    none = Removal((), "search", {**look, "lengths": [look]})
+    text = replace(measured_report, removal=none).write_page(tmp_path / "report.html").read_text()
+    assert "0.00 %" not in text[text.index("Can go") : text.index("Must stay")]
+    assert "was shown to keep the budget" in text
 
 
 def test_numbers_and_hints_are_not_broken_on_a_wide_screen(visit: Callable[..., Visit], measured_file: Path) -> None:
