@@ -89,8 +89,8 @@ def check(args: argparse.Namespace) -> None:
     checks.count(args.seed, "--seed", least=0)
     if args.model is not None:
         checks.model(args.model, allow_pickle=args.allow_pickle)
-    if args.score is not None and args.score not in ("fisher", "obs"):
-        checks.scores([args.score])
+    if args.score is not None:
+        _check_score(args.score)
     if args.inputs is not None:
         checks.count(args.inputs, "--inputs")
     if args.tokens is not None:
@@ -100,6 +100,13 @@ def check(args: argparse.Namespace) -> None:
         parse_size(args.max_shard_size, "--max-shard-size")
     checks.output_file(args.plan, "--plan")
     checks.output_folder(args.out, ("oattn_pruned.json",), "a pruned checkpoint")
+
+
+def _check_score(name: str) -> None:
+    from oattn_hub.pruning.scores import list_scores
+
+    if name not in (known := ("fisher", "obs", *list_scores())):
+        raise InvalidInput(f"There is no score {name!r}; choose from {', '.join(known)}.")
 
 
 def _check_plan(path: Path) -> None:

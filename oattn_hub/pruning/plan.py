@@ -196,7 +196,11 @@ class PruningPlan:
         """Read a plan that was saved, with its refits where they lie beside it."""
         value, beside = read_json(Path(path)), Path(path).with_suffix(_REFITS)
         is_plan = isinstance(value, dict) and value.get("schema") == SCHEMA
-        plan = cls.from_json(unsealed(value, Path(path)) if is_plan else value)
+        content = unsealed(value, Path(path)) if is_plan else value
+        try:
+            plan = cls.from_json(content)
+        except FormatError as error:
+            raise FormatError(f"{path} is no pruning plan that can be read: {error}") from error
         if plan.compensation is None or not beside.is_file():
             return plan
         from oattn_hub.pruning.refits import read_refits

@@ -168,7 +168,8 @@ def test_errors_carry_the_name_that_was_typed(
     assert capsys.readouterr().err.startswith(f"{name}: There is no report at")
     with pytest.raises(SystemExit):
         main(["compare"])
-    assert capsys.readouterr().err.startswith(f"usage: {name} compare")
+    missing = "the following arguments are required: a, b"
+    assert capsys.readouterr().err == f"{name} compare: {missing}. See `{name} compare --help`.\n"
     with pytest.raises(SystemExit):
         main(["compare", "--help"])
     assert f"written by `{name} analyze`" in " ".join(capsys.readouterr().out.split())

@@ -191,8 +191,18 @@ function drawReading(view) {
   const from = state.query === null ? "all queries" : queryName(view, state.query);
   const how = state.pinned ? "Click it again to let go." : "Rest on a row of the matrix to read it, click to hold it.";
   element("reading-title").replaceChildren("Where ", html("b", {}, from), state.query === null ? " look, on average" : " looks", html("small", {}, ` ${how}`));
+  element("reading-most").textContent = mostWords(view);
   const drawers = { text: drawText, image: drawPicture, time: drawTime }, axis = view.keyAxis;
   element("reading").replaceChildren(...(axis ? drawers[axis.kind](view, axis) : [drawBars(view, (c) => keyName(view, c))]));
+}
+
+/** The three keys that get most of the attention; scores and logits have no parts of a whole. */
+function mostWords(view) {
+  if (page.kind !== "probs") return "";
+  const { values } = weights(view), all = values.reduce((sum, value) => sum + value, 0) || 1;
+  const percent = (value) => `${Number(((100 * value) / all).toPrecision(2))} %`;
+  const first = [...values.keys()].sort((a, b) => values[b] - values[a]).slice(0, 3);
+  return `Most of it goes to ${first.map((c) => `${keyName(view, c)} ${percent(values[c])}`).join(", ")}.`;
 }
 
 function drawText(view, axis) {
