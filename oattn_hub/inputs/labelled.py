@@ -5,8 +5,8 @@ data                                            what it gives
 ============================================== =================================================================
 table with text and label columns               the class of a text (and its partner), for text classifiers
 table with two text columns                     the text that belongs with it, for embedders: retrieval
-table or list of texts that fit the context     their own words, for models that fill in masked ones: a sequence or a
-                                                reaction is whole there, as the model was trained, not cut out of many
+table or list of texts that fit the context,    their own words, for models that fill in masked ones: a sequence or a
+or a file of sequences, one a line              reaction is whole there, as the model was trained, not cut out of many
 folder of images or sounds in class folders     the class, for image and audio classifiers
 folder of sounds with .txt files or a           the transcript, for speech models with a decoder
 metadata.csv, or a table of both
@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -96,6 +97,8 @@ def _whole_texts(loaded: LoadedModel, data: Data) -> Examples | None:
         texts, name = [str(row[text]) for row in table], _name(data)
     elif isinstance(data, list | tuple) and data and all(isinstance(text, str) for text in data):
         texts, name = list(dict.fromkeys(data)), "a list"
+    elif isinstance(data, str | Path) and (lines := _sequences(Path(data))):
+        texts, name = lines, _name(data)
     else:
         return None
     texts = [text for text in texts if text.strip()]
@@ -103,6 +106,25 @@ def _whole_texts(loaded: LoadedModel, data: Data) -> Examples | None:
     if len(texts) < _FEWEST_TEXTS or sum(len(ids) > limit for ids in seen) > _TOO_LONG * len(seen):
         return None
     return Examples(texts, lambda text, tokens: _whole_text(loaded, text, tokens), f"texts of {name}, one by one", True)
+
+
+def _sequences(path: Path) -> list[str]:
+    """The lines of a text file if they are no prose: every line is one word, or all its words are single letters.
+
+    That is how reactions, molecules and proteins are written, one a line; a line of a book is no text by itself.
+    """
+    try:
+        with path.open(encoding="utf-8") as stream:
+            if not all(_is_sequence(line) for line in islice(stream, _LOOKED_AT)):
+                return []
+        return list(dict.fromkeys(path.read_text(encoding="utf-8").split("\n")))
+    except (OSError, UnicodeDecodeError):  # whoever needs the file says what is wrong with it
+        return []
+
+
+def _is_sequence(line: str) -> bool:
+    words = line.split()
+    return len(words) < 2 or all(len(word) == 1 for word in words)
 
 
 def _whole_text(loaded: LoadedModel, text: str, tokens: int) -> dict[str, Tensor]:

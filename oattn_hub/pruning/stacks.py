@@ -22,7 +22,7 @@ def stacks(loaded: LoadedModel, inputs: Iterable[Batch], size: int = SIZE) -> It
     joined = loaded.library in ("transformers", "timm")
     for _, group in groupby(inputs, key=_shape):
         same = list(group)
-        step = _fitting(same[0], size) if joined and all(value.shape[:1] == (1,) for value in same[0].values()) else 1
+        step = fitting(same[0], size) if joined and all(value.shape[:1] == (1,) for value in same[0].values()) else 1
         for start in range(0, len(same), step):
             part = same[start : start + step]
             yield {name: torch.cat([batch[name] for batch in part]) for name in part[0]}, len(part)
@@ -34,7 +34,7 @@ def split(outputs: Mapping[str, torch.Tensor], count: int) -> list[dict[str, tor
     return [{name: value[number] for name, value in parts.items()} for number in range(count)]
 
 
-def _fitting(batch: Batch, size: int) -> int:
+def fitting(batch: Batch, size: int) -> int:
     """How many such inputs go into one call."""
     tokens = batch["input_ids"].shape[-1] if "input_ids" in batch else 1
     return max(1, min(size, TOKENS // tokens))

@@ -18,7 +18,7 @@ from torch.nn import functional
 from oattn_hub.inputs import CalibrationInputs
 from oattn_hub.models.load import LoadedModel
 from oattn_hub.pruning.readout import readout
-from oattn_hub.pruning.stacks import split, stacks
+from oattn_hub.pruning.stacks import fitting, split, stacks
 
 Values = NDArray[np.float64]
 Batch = Mapping[str, torch.Tensor]
@@ -53,6 +53,8 @@ PAIR_LOSS = Metric("loss", "retrieval loss of a text's partner")
 COUNTED = ("accuracy", "mrr")
 # Similarities are multiplied by this before the softmax, as sentence embedders are trained.
 _SCALE = 20.0
+# Masked tokens that the loss of a text is taken from, in several draws if the text is short.
+_FILLED = 48
 # Random directions of an embedding that its curvature is taken from.
 _DIRECTIONS = 4
 # What an embedder says about the halves of a text: for retrieval, no part of the divergence.
@@ -162,10 +164,11 @@ class LossOnly(Task):
     """A task of which only the loss counts: the model's outputs are turned into it at once.
 
     Logits of a large vocabulary would fill the memory, and their divergence takes longer than the model itself.
+    Slopes are those of ``whole``; the loss is that of ``measured``, if that is another.
     """
 
-    def __init__(self, whole: LossTask, metric: Metric) -> None:
-        self.whole, self.metrics = whole, (metric,)
+    def __init__(self, whole: LossTask, metric: Metric, measured: LossTask | None = None) -> None:
+        self.whole, self.metrics = measured or whole, (metric,)
         self.read, self.samples, self.losses = whole.read, whole.samples, whole.losses  # type: ignore[method-assign]
 
     def observe(self, loaded: LoadedModel, inputs: Iterable[Batch]) -> list[Outputs]:
@@ -174,7 +177,7 @@ class LossOnly(Task):
         found: list[Outputs] = []
         with torch.no_grad():
             for stack, count in stacks(loaded, inputs):
-                outputs = split(self.read(loaded, stack), count)
+                outputs = split(self.whole.read(loaded, stack), count)
                 losses = self.whole.loss(outputs, [next(left) for _ in range(count)])
                 found += [{self.primary.name: loss} for loss in losses]
         return found
@@ -241,11 +244,55 @@ class MaskedTask(LossTask):
         places = self._masked(ids)
         return functional.cross_entropy(outputs["logits"][places], ids[places], reduction="none")
 
-    def _masked(self, ids: torch.Tensor) -> torch.Tensor:
-        length = len(ids)
-        generator = torch.Generator().manual_seed(int(ids.sum()))
-        count = max(1, round(self.share * (length - 2)))
-        return 1 + torch.randperm(length - 2, generator=generator)[:count].sort().values
+    def about(self, metric: Metric) -> Task:
+        """The loss alone is measured at more tokens of the same texts."""
+        measured = FilledTask(self.mask_token_id, self.share)
+        return LossOnly(self, metric, measured) if metric.name == "loss" else self
+
+    def _masked(self, ids: torch.Tensor, draw: int = 0) -> torch.Tensor:
+        """The places of one draw; draws of one text share none."""
+        drawn = torch.randperm(len(ids) - 2, generator=torch.Generator().manual_seed(int(ids.sum())))
+        count = self._count(ids)
+        return 1 + drawn[draw * count : (draw + 1) * count].sort().values
+
+    def _count(self, ids: torch.Tensor) -> int:
+        return max(1, round(self.share * (len(ids) - 2)))
+
+
+class FilledTask(MaskedTask):
+    """The same loss from several draws of masked tokens for each text, and nothing but their logits.
+
+    A short text has few masked tokens: a sequence of 45 tokens has six, and a bound from 64 such texts is so wide that
+    it allows no head, however little that head costs. Every draw masks other tokens.
+    """
+
+    def read(self, loaded: LoadedModel, batch: Batch) -> Outputs:
+        """(masked tokens of the first input, of the second, ...; vocabulary)."""
+        ids = batch["input_ids"]
+        places = torch.stack([one for row in ids for one in self._places(row)])
+        draws = len(places) // len(ids)
+        rows = {name: value.repeat_interleave(draws, 0) for name, value in without_labels(batch).items()}
+        rows["input_ids"].scatter_(1, places, self.mask_token_id)
+        size = fitting(batch, len(places))
+        found = []
+        for start in range(0, len(places), size):
+            at = places[start : start + size]
+            said = readout(loaded, {name: value[start : start + size] for name, value in rows.items()})["logits"]
+            found.append(said.unflatten(0, (len(at), -1)).take_along_dim(at[..., None].to(said.device), 1))
+        return {"logits": torch.cat(found).flatten(0, 1)}
+
+    def row_losses(self, outputs: Outputs, batch: Batch) -> torch.Tensor:
+        """(masked tokens of all draws,) their loss."""
+        wanted = torch.cat([row[at] for row in batch["input_ids"] for at in self._places(row)])
+        return functional.cross_entropy(outputs["logits"], wanted, reduction="none")
+
+    def _places(self, ids: torch.Tensor) -> list[torch.Tensor]:
+        return [self._masked(ids, draw) for draw in range(self._draws(ids))]
+
+    def _draws(self, ids: torch.Tensor) -> int:
+        """As many as give _FILLED masked tokens, if the text has so many."""
+        count = self._count(ids)
+        return max(1, min(-(-_FILLED // count), (len(ids) - 2) // count))
 
 
 class EmbeddingTask(Task):

@@ -189,6 +189,32 @@ def test_masked_loss_and_accuracy_on_a_known_answer() -> None:
     assert LabelledTask().measure(outputs, outputs, labelled)["accuracy"].tolist() == [1.0, 0.0]
 
 
+def test_short_texts_are_masked_more_than_once() -> None:
+    """64 reactions of 40 tokens had six masked tokens each: no head could go, though one of them cost nothing."""
+    from transformers import BertConfig, BertForMaskedLM
+
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 48}
+    model = BertForMaskedLM(BertConfig(vocab_size=60, initializer_range=0.5, **sizes)).eval()
+    task, inputs = MaskedTask(mask_token_id=1), [*batches(3, tokens=42), *batches(1, tokens=202)]
+    once = task.observe(load_model(model), inputs)
+    only = task.about(task.primary)
+    seen = only.observe(load_model(model), inputs)
+    for batch, now, before in zip(inputs, seen, once, strict=True):
+        ids = batch["input_ids"][0]
+        count, draws = (30, 2) if len(ids) > 200 else (6, 6)
+        order = 1 + torch.randperm(len(ids) - 2, generator=torch.Generator().manual_seed(int(ids.sum())))
+        losses = []
+        for draw in range(draws):
+            places, masked = order[draw * count : (draw + 1) * count], ids.clone()
+            masked[places] = 1
+            with torch.no_grad():
+                said = model(input_ids=masked[None]).logits[0, places]
+            losses.append(torch.nn.functional.cross_entropy(said, ids[places]))
+        assert float(now["loss"]) == pytest.approx(float(torch.stack(losses).mean()), rel=1e-5)
+        assert task.measure([before], [before], [batch])["loss"] == pytest.approx(float(losses[0]), rel=1e-5)
+
+
 def test_plan_by_fraction_takes_what_was_measured_best(evaluated: Report) -> None:
     plan = evaluated.plan(fraction=0.25)
     section = evaluated.evaluation

@@ -17,6 +17,7 @@ from PIL import Image
 from oattn_hub.attention import calibration_inputs, load_model
 from oattn_hub.cli import main
 from oattn_hub.errors import InvalidInput, LoadError
+from oattn_hub.inputs import labelled
 from oattn_hub.inputs.labelled import IGNORED, class_ids
 from oattn_hub.inputs.tables import rows
 from oattn_hub.pruning.bench import Bench, Question
@@ -143,6 +144,20 @@ def filler(tmp_path: Path, save_word_tokenizer: Callable[[Path], int]) -> Path:
 
     config = BertConfig(vocab_size=save_word_tokenizer(tmp_path / "mlm"), max_position_embeddings=40, **SIZES)
     return save(BertForMaskedLM(config), tmp_path / "mlm")
+
+
+@pytest.mark.parametrize(("apart", "alone"), [("", True), (" ", True), (" and ", False)])
+def test_lines_of_a_text_file_are_whole_if_they_are_sequences(
+    filler: Path, apart: str, alone: bool, tmp_path: Path
+) -> None:
+    """Reactions and antibodies come one a line; windows cut across them had twice the loss, and no head could go."""
+    loaded = load_model(filler)
+    lines = [apart.join(f"{number:010b}"[::-1]) for number in range(1, 41)]
+    path = tmp_path / "sequences.txt"
+    path.write_text("\n".join([*lines, lines[0], ""]))
+    assert ("one by one" in calibration_inputs(loaded, path, 6, 12, labels=True).description) is alone
+    found = labelled.find(loaded, path)
+    assert (found.items if found else []) == (lines if alone else [])
 
 
 @pytest.mark.parametrize("form", ["list", "csv"])
