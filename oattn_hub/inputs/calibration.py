@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeGuard, overload
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.data import DataLoader
 
 from oattn_hub.errors import InvalidInput
 from oattn_hub.inputs import labelled, media, texts
@@ -67,7 +68,8 @@ def calibration_inputs(
         loaded: What :func:`load_model` returned.
         data: None, a text file, a list of texts, ``dataset:owner/name?split=test&column=text`` (needs ``datasets``),
             token ids (an array or a ``.npy`` file: one stream, or a row for each context), a folder or list of images
-            or WAV files, a table (CSV, TSV, JSONL) of texts or files, or a list of ready-made dicts of model arguments.
+            or WAV files, a table (CSV, TSV, JSONL) of texts or files, or a list or DataLoader of ready-made dicts of
+            model arguments.
         batches: How many contexts.
         tokens: Tokens per context, special tokens included. Images and audio have the length the model gives them.
         seed: Chooses the places in the text, or the synthetic images.
@@ -162,23 +164,34 @@ def _image_text_inputs(
     return CalibrationInputs(made, f"{image_description}; {text_description}", tokens)
 
 
-def _is_ready_made(data: Data) -> TypeGuard[Sequence[Mapping[str, object]]]:
-    if isinstance(data, CalibrationInputs):
+def _is_ready_made(data: object) -> TypeGuard[Sequence[Mapping[str, object]]]:
+    if isinstance(data, CalibrationInputs | DataLoader):
         return True
     return isinstance(data, list | tuple) and len(data) > 0 and isinstance(data[0], Mapping)
 
 
-def _ready_made(data: Sequence[Mapping[str, object]]) -> CalibrationInputs:
+def _ready_made(data: Iterable[object]) -> CalibrationInputs:
     if isinstance(data, CalibrationInputs):
         return data
     made = []
     for number, batch in enumerate(data):
-        tensors = {name: _as_tensor(value) for name, value in batch.items()}
+        if not isinstance(batch, Mapping):
+            raise InvalidInput(
+                f"Batch {number} is a {type(batch).__name__}, so which argument is which is not known. Give dicts of "
+                "the arguments of the model's forward."
+            )
+        tensors = {name: _as_tensor(name, value) for name, value in batch.items()}
         if not tensors or any(value.numel() == 0 for value in tensors.values()):
             raise InvalidInput(f"Batch {number} is empty: {[tuple(x.shape) for x in tensors.values()]}. Leave it out.")
         made.append(tensors)
     return CalibrationInputs(tuple(made), f"{len(made)} ready-made batches")
 
 
-def _as_tensor(value: object) -> Tensor:
-    return value if isinstance(value, Tensor) else torch.as_tensor(np.asarray(value))
+def _as_tensor(name: str, value: object) -> Tensor:
+    try:
+        return value if isinstance(value, Tensor) else torch.as_tensor(np.asarray(value))
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(
+            f"Argument {name!r} is a {type(value).__name__} that is no array of numbers. Give a dict of tensors for "
+            "each batch, by the names of the arguments of the model's forward."
+        ) from error

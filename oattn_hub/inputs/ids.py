@@ -6,30 +6,31 @@ from pathlib import Path
 from typing import TypeGuard
 
 import numpy as np
+from torch import Tensor
 
 from oattn_hub.errors import InvalidInput, LoadError
-from oattn_hub.inputs.types import Data
 from oattn_hub.types import Array
 
 _MAGIC = b"\x93NUMPY"
 
 
-def are_ids(data: Data) -> TypeGuard[str | Path | Array]:
+def are_ids(data: object) -> TypeGuard[str | Path | Array | Tensor]:
     """Whether data is token ids and not text.
 
     >>> are_ids("ids.npy"), are_ids(np.arange(4)), are_ids("text.txt")
     (True, True, False)
     """
-    return isinstance(data, np.ndarray) or (isinstance(data, str | Path) and Path(data).suffix == ".npy")
+    return isinstance(data, np.ndarray | Tensor) or (isinstance(data, str | Path) and Path(data).suffix == ".npy")
 
 
-def read_ids(data: str | Path | Array, n_words: int | None) -> tuple[np.ndarray, str]:
+def read_ids(data: str | Path | Array | Tensor, n_words: int | None) -> tuple[np.ndarray, str]:
     """One stream of ids, or one row for each context, and where they come from.
 
     Args:
         data: The array or the file.
         n_words: How many ids the model knows; None if it does not say.
     """
+    data = data.detach().cpu().numpy() if isinstance(data, Tensor) else data
     ids, origin = (data, "token ids") if isinstance(data, np.ndarray) else (_load(Path(data)), Path(data).name)
     if ids.dtype.kind not in "iu" or ids.ndim not in (1, 2) or ids.size == 0:
         raise InvalidInput(

@@ -57,7 +57,7 @@ def _unknown_words(tokenizer: PreTrainedTokenizerBase, pieces: list[list[int]]) 
 
 
 def _windows_of_ids(
-    loaded: LoadedModel, data: str | Path | Array, batches: int, tokens: int, seed: int, part: Part
+    loaded: LoadedModel, data: str | Path | Array | torch.Tensor, batches: int, tokens: int, seed: int, part: Part
 ) -> tuple[list[list[int]], str]:
     """Contexts of ready-made token ids; nothing is put before or after them."""
     ids, origin = read_ids(data, getattr(_text_config(loaded), "vocab_size", None))

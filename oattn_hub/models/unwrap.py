@@ -16,7 +16,7 @@ def unwrap(held: object) -> tuple[nn.Module, Processor | None]:
     """The model inside ``held``, and the tokenizer or processor that comes with it (None if there is none).
 
     Takes a module, ``(module, tokenizer)``, a transformers or diffusers pipeline, a SentenceTransformer, a PeftModel, a
-    compiled module. Nothing is copied: the module is the one that runs inside.
+    compiled module, a module that runs on several devices. Nothing is copied: the module is the one that runs inside.
 
     >>> layer = nn.Linear(2, 2)
     >>> unwrap((layer, None)) == unwrap(layer) == (layer, None)
@@ -30,6 +30,8 @@ def unwrap(held: object) -> tuple[nn.Module, Processor | None]:
     wrapper: Any = held
     if isinstance(getattr(held, "_orig_mod", None), nn.Module):  # torch.compile(module)
         return unwrap(wrapper._orig_mod)
+    if isinstance(held, nn.DataParallel | nn.parallel.DistributedDataParallel):
+        return unwrap(wrapper.module)
     if is_sentence_encoder(held):
         return wrapper[0].auto_model, getattr(wrapper[0], "tokenizer", None)
     if hasattr(held, "peft_config") and hasattr(held, "get_base_model"):

@@ -12,6 +12,7 @@ import pytest
 import torch
 from PIL import Image
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 from oattn_hub.attention import LoadedModel, calibration_inputs, capture_inputs, load_model
 from oattn_hub.errors import InvalidInput, LoadError, MissingDependency
@@ -90,6 +91,24 @@ def test_ready_made_batches(minilm: LoadedModel) -> None:
     assert calibration_inputs(minilm, inputs) is inputs
     with pytest.raises(InvalidInput, match="Batch 1 is empty"):
         calibration_inputs(minilm, [{"input_ids": torch.ones(1, 3)}, {"input_ids": torch.ones(1, 0)}])
+    with pytest.raises(InvalidInput, match="Argument 'batch' is a dict that is no array of numbers"):
+        calibration_inputs(minilm, [{"batch": {"input_ids": torch.ones(1, 3)}}])
+
+
+def test_a_loader_of_batches(zoo: Any) -> None:
+    loaded = load_model(zoo.BY_NAME["bert"].build()[0])
+    rows = torch.arange(4, 22).reshape(6, 3)
+    found = calibration_inputs(loaded, DataLoader([{"input_ids": row} for row in rows], batch_size=2))
+    assert torch.equal(torch.cat([batch["input_ids"] for batch in found]), rows)
+    with pytest.raises(InvalidInput, match="Batch 0 is a list"):
+        calibration_inputs(loaded, DataLoader(TensorDataset(rows)))
+
+
+def test_token_ids_as_a_tensor(zoo: Any) -> None:
+    loaded = load_model(zoo.BY_NAME["bert"].build()[0])
+    rows = torch.arange(4, 22).reshape(2, 9)
+    one, other = (calibration_inputs(loaded, data, batches=2, tokens=9) for data in (rows, rows.numpy()))
+    assert one.fingerprint == other.fingerprint
 
 
 def test_a_model_without_its_tokenizer(zoo: Any) -> None:

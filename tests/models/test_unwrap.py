@@ -61,6 +61,7 @@ def test_a_pair_a_compiled_module_and_a_diffusers_pipeline() -> None:
 
     assert unwrap((layer, "tokenizer")) == (layer, "tokenizer")
     assert unwrap(torch.compile(layer)) == (layer, None)
+    assert unwrap(nn.DataParallel(layer)) == (layer, None)
     assert unwrap(StableDiffusionPipeline()) == (layer, None)
     for wrong in (3, ["bert"], object()):
         with pytest.raises(InvalidInput, match="holds none that is known"):
