@@ -91,7 +91,12 @@ class Bench:
     @cached_property
     def compensator(self) -> Compensator:
         """Refits on the inputs that rankings see."""
-        return Compensator(self.loaded, self.sites, self.roles.fit, new_biases=self.question.new_biases)
+        return Compensator(self.loaded, self.sites, self.fitted, new_biases=self.question.new_biases)
+
+    @cached_property
+    def fitted(self) -> CalibrationInputs:
+        """What refits are fitted to, as the model is given it."""
+        return self.whole_task.shown(self.roles.fit)
 
     def evaluator(self, inputs: CalibrationInputs) -> Evaluator:
         """The masked model on these inputs."""
@@ -186,9 +191,9 @@ class Bench:
             "kind": kind,
             "layers": len(refits),
             "strengths": self.compensator.strengths(refits) if kind == "refit" else None,
-            "fitted_on": self.roles.fit.description,
-            "inputs": self.roles.fit.fingerprint,
-            "n_inputs": len(self.roles.fit),
+            "fitted_on": self.fitted.description,
+            "inputs": self.fitted.fingerprint,
+            "n_inputs": len(self.fitted),
         }
 
     @property

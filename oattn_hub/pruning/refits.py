@@ -18,6 +18,7 @@ from oattn_hub.models.offloaded import add_weight, copied, replace_weight
 from oattn_hub.pruning.compensate import KINDS, Compensator, Kind, Refit, Refits
 from oattn_hub.pruning.origin import Compensation
 from oattn_hub.pruning.projections import bias_owner, output_owner, rewritten
+from oattn_hub.pruning.tasks import find_task
 
 if TYPE_CHECKING:
     from oattn_hub.adapters import Adapter
@@ -69,6 +70,7 @@ def with_refits(
     if kind == "none":
         return replace(plan, cost=None, compensation=None, refits=None)
     seen = calibration_inputs(loaded, inputs, batches=32, part=None if inputs is not None else "calibration")
+    seen = find_task(loaded, seen).shown(seen)
     refits = Compensator(loaded, plan.adapter_of(loaded.model).sites, seen, kind).refits(plan.heads)
     compensation: Compensation = {
         "kind": kind,

@@ -75,6 +75,10 @@ class Task:
         """The task that measures this metric, and no more than it needs to."""
         return self
 
+    def shown(self, inputs: CalibrationInputs) -> CalibrationInputs:
+        """What the model is given of each input, for those who watch it at work."""
+        return inputs
+
     def observe(self, loaded: LoadedModel, inputs: Iterable[Batch]) -> list[Outputs]:
         """The model's outputs on each input."""
         with torch.no_grad():
@@ -231,12 +235,20 @@ class MaskedTask(LossTask):
 
     metrics = (DIVERGENCE_KL, TOKEN_LOSS)
 
+    def shown(self, inputs: CalibrationInputs) -> CalibrationInputs:
+        """With masked tokens: what heads say there is what the loss hears, and unmasked text holds none of it."""
+        masked = tuple({**batch, "input_ids": self._hidden(batch)} for batch in inputs)
+        return CalibrationInputs(masked, f"{inputs.description}, {self.share:.0%} of it masked", inputs.tokens)
+
     def read(self, loaded: LoadedModel, batch: Batch) -> Outputs:
         """One forward call on the masked inputs."""
+        return readout(loaded, {**without_labels(batch), "input_ids": self._hidden(batch)})
+
+    def _hidden(self, batch: Batch) -> torch.Tensor:
         ids = batch["input_ids"].clone()
         for row in ids:
             row[self._masked(row)] = self.mask_token_id
-        return readout(loaded, {**without_labels(batch), "input_ids": ids})
+        return ids
 
     def row_losses(self, outputs: Outputs, batch: Batch) -> torch.Tensor:
         """(masked tokens,) their loss."""

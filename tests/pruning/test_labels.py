@@ -21,6 +21,7 @@ from oattn_hub.inputs import labelled
 from oattn_hub.inputs.labelled import IGNORED, class_ids
 from oattn_hub.inputs.tables import rows
 from oattn_hub.pruning.bench import Bench, Question
+from oattn_hub.pruning.compensate import Compensator
 from oattn_hub.pruning.tasks import LabelledTask, PairsTask, find_task
 
 SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}
@@ -177,6 +178,22 @@ def test_texts_are_whole_for_a_model_that_fills_in_words(filler: Path, form: str
     assert "one by one, at most 40 tokens each" in bench.roles.check[0].description
     cut = Bench(loaded, Question(data=data, lengths=[11, 12]))
     assert [max(batch["input_ids"].shape[1] for batch in part) for part in cut.roles.check] == [11, 12]
+
+
+def test_refits_of_a_model_that_fills_in_words_see_masked_words(filler: Path) -> None:
+    """Fitted to reactions as they are, the refit of one of RXNMapper's heads cost 8 % of the loss; masked ones, 2 %."""
+    loaded = load_model(filler)
+    bench = Bench(loaded, Question(data=[f"the {text}" for text in texts(40)]))
+    heads = ((0, 1),)
+    assert "15% of it masked" in str(bench.compensation("refit", bench.compensator.refits(heads)))
+    for given, whole in zip(bench.fitted, bench.roles.fit, strict=True):
+        hidden = given["input_ids"] == loaded.processor.mask_token_id
+        assert torch.equal(hidden, given["input_ids"] != whole["input_ids"])
+        assert hidden.sum() == max(1, round(0.15 * (whole["input_ids"].shape[1] - 2)))
+    refits = [Compensator(loaded, bench.sites, inputs).refits(heads) for inputs in (bench.fitted, bench.roles.fit)]
+    own, masked, whole = (next(iter(one.values())).weight for one in (bench.compensator.refits(heads), *refits))
+    assert torch.equal(own, masked)
+    assert not torch.allclose(own, whole)
 
 
 def test_texts_that_a_model_cannot_read_are_called_so(filler: Path) -> None:
