@@ -197,7 +197,8 @@ def print_cost(plan: PruningPlan) -> None:
 def _keep_in_report(folder: Path, plan: PruningPlan) -> Path | None:
     """A plan whose cost was verified is what its report answers with from now on; returns the page if there is one.
 
-    A plan that was measured on the very inputs that chose its ranking does not take the place of one that was not.
+    A plan that was measured on the very inputs that chose its ranking does not take the place of one that was not, nor
+    one that removes nothing that of one that removes something.
     """
     from oattn_hub.report import Report
 
@@ -206,6 +207,8 @@ def _keep_in_report(folder: Path, plan: PruningPlan) -> Path | None:
         return None
     report = Report.load(folder)
     known = report.removal.cost if report.removal else {}
+    if not plan.heads and report.removal is not None and report.removal.heads:
+        return None
     if "compared" in cost and "high" in known and "compared" not in known:
         return None
     report = report.with_plan(plan)
