@@ -178,6 +178,12 @@ def repo_id(text: str) -> None:
         raise InvalidInput(f"{text!r} is not a repo id; write owner/name, e.g. me/minilm-heads.")
 
 
+def repo_owner(text: str, name: str) -> None:
+    """The part of a repo's name before the slash."""
+    if not re.fullmatch(r"\w[\w.-]*", text, re.ASCII) or len(text) > _LONGEST_NAME:
+        raise InvalidInput(f"{name} is {text!r}; give a name of letters, digits, dots and dashes, such as me.")
+
+
 def scores(names: list[str]) -> None:
     """Names of scores, or all."""
     from oattn_hub.pruning.scores import get_score

@@ -30,6 +30,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def check(args: argparse.Namespace) -> None:
     """Refuse what cannot work."""
     checks.report(args.report)
+    if args.csv is not None and args.json:
+        raise InvalidInput("--csv and --json are two forms of one table; ask for one of them.")
     if args.csv is not None and not args.csv.strip():
         raise InvalidInput("--csv names no file. Name one, or leave the name out to print the table.")
     if args.csv not in (None, "-"):
@@ -62,9 +64,10 @@ def _print(report: Report) -> None:
     columns, rows = report.table()
     records = [dict(zip(columns, row, strict=True)) for row in rows]
     shown = [name for name in _SHOWN if any(record[name] is not None for record in records)]
+    shown += ["group"] if len(report.groups) > 1 else []
     table = Table("head", title=f"The {len(records)} heads of {report.model.id}", title_justify="left")
     for name in shown:
-        table.add_column(name, justify="left" if name == "verdict" else "right")
+        table.add_column(name, justify="left" if name in ("verdict", "group") else "right")
     for record in records:
         cells = [_cell(record[name]) for name in shown]
         table.add_row(f"{record['layer']}.{record['head']}", *cells)

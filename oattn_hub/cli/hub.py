@@ -43,6 +43,10 @@ def check(args: argparse.Namespace) -> None:
         raise InvalidInput(f"--port is {args.port}; give a number from 0 to 65535.")
     elif args.dir.exists() and not args.dir.is_dir():
         raise InvalidInput(f"--dir is {args.dir}, which is a file; name a folder.")
+    else:
+        for option, names in (("--user", [args.user]), ("--org", args.org)):
+            for name in names:
+                checks.repo_owner(name, option)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -191,11 +191,12 @@ def hub_id(model_id: str, source: str | None, named: str | None = None) -> str |
 def report_provenance(report: Report) -> list[tuple[str, str]]:
     """The rows of the table of origin."""
     model, settings, made = report.model, report.settings, report.provenance
+    unit = "tokens" if model.modality.startswith("text") else "positions"
     return [
         ("model", f"{model.id} ({model.architecture or model.adapter}, {model.n_parameters:,} parameters)"),
         ("revision", model.revision or "not known"),
         ("licence of the model", model.license or "not stated by the model"),
-        ("measured", f"{settings.kind}, {settings.batches} batches of {settings.tokens} tokens, seed {settings.seed}"),
+        ("measured", f"{settings.kind}, {settings.batches} batches of {settings.tokens} {unit}, seed {settings.seed}"),
         ("organised with", _settings_line(settings.questionnaire)),
         *made_rows(made),
     ]

@@ -158,7 +158,8 @@ def _cost(plan: PruningPlan, evaluation: EvaluationSection | None) -> dict[str, 
     lines = cost_lines(plan)
     if "verified_on" not in cost:
         lines += [_uncertainty(plan, cost, evaluation), f"Measured on {_inputs_of(cost, evaluation)}."]
-    return {"columns": columns, "rows": rows, "lines": [line for line in lines if line]}
+    known = [line for line in lines if line]
+    return {"columns": columns, "rows": rows, "lines": known, "intervals": "at most" in columns}
 
 
 def _uncertainty(plan: PruningPlan, cost: Cost, evaluation: EvaluationSection | None) -> str:

@@ -164,7 +164,7 @@ def _from_cache(api: HfApi, want: _Want) -> Path:
     except LocalEntryNotFoundError as error:
         raise HubUnavailable(
             f"{want.repo_id} is not (fully) in the cache and the network is not to be used. "
-            "Download it once without local_files_only and without HF_HUB_OFFLINE."
+            "Download it once with a network: without --offline, local_files_only and HF_HUB_OFFLINE."
         ) from error
     for path in (path for path in folder.rglob("*") if path.is_file()):
         if not ContentId.of(path).is_called(path.resolve().name):

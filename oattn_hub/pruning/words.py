@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Literal
 
@@ -18,11 +19,16 @@ def amount(cost: Look, name: Literal["increase", "upper"]) -> str:
     >>> look = {"metric": "loss", "increase": 0.014238, "upper": 0.014238}
     >>> amount(look, "increase"), amount(look, "upper")
     ('1.42 %', '1.43 %')
+    >>> amount({"metric": "loss", "upper": 0.00011}, "upper"), amount({"metric": "loss", "increase": -1e-6}, "increase")
+    ('0.011 %', '0.00 %')
     """
     divergence = cost["metric"] == "divergence"
     value, digits = (cost[name], 4) if divergence else (100 * cost[name], 2)
+    if name == "upper" and 0 < abs(value) < 1:
+        digits = max(digits, 1 - math.floor(math.log10(abs(value))))  # two digits that count
     shown = rounded_up(value, digits) if name == "upper" else value
-    return f"{shown:.{digits}f}" + ("" if divergence else " %")
+    text = f"{shown:.{digits}f}"
+    return (text.removeprefix("-") if float(text) == 0 else text) + ("" if divergence else " %")
 
 
 def cost_table(plan: PruningPlan) -> tuple[list[str], list[list[str]]]:
@@ -32,13 +38,13 @@ def cost_table(plan: PruningPlan) -> tuple[list[str], list[list[str]]]:
     cost = plan.cost
     rows = [_look(look) for look in cost.get("lengths", [cost])]
     rows += [_look(look, "last look") for look in cost.get("last_look", [])]
-    columns = [cost["title"], "before", "after", "worse by (95 % interval)", "at most (95 %)", "inputs"]
+    columns = [cost["title"], "before", "after", "worse by (95 %)", "at most", "inputs"]
     kept = [place for place in range(len(columns)) if place == 0 or any(row[place] for row in rows)]
     return [columns[place] for place in kept], [[row[place] for place in kept] for row in rows]
 
 
 def _look(look: Look, name: str = "") -> list[str]:
-    at = f"at {look['tokens']} tokens" if look.get("tokens") else ""
+    at = f"{look['tokens']} tokens" if look.get("tokens") else ""
     worse = amount(look, "increase") if "increase" in look else ""
     return [
         ", ".join(part for part in (name, at) if part) or "all inputs",
@@ -99,9 +105,9 @@ def weights_words(plan: PruningPlan) -> str:
     sentences = []
     if fit:
         what = {"bias": "The biases", "scale": "The factors of the heads"}.get(fit["kind"], "The weights")
+        layers = "1 output projection" if fit["layers"] == 1 else f"{fit['layers']} output projections"
         sentences.append(
-            f"{what} of {fit['layers']} output projections were refitted in closed form on {fit['fitted_on']}; "
-            "no gradient training."
+            f"{what} of {layers} were refitted in closed form on {fit['fitted_on']}; no gradient training."
         )
     if healing:
         change = f"loss {healing['before']:.4g} -> {healing['after']:.4g} on inputs that were not trained on"

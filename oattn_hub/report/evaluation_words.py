@@ -75,7 +75,7 @@ def increase_words(cost: Look) -> str:
     """How much worse a verified plan is, with its interval: in per cent; a divergence, which starts at 0, as it is.
 
     >>> increase_words({"metric": "loss", "increase": 0.0084, "low": -0.01, "high": 0.027})
-    'worse by 0.84 %, 95 % interval over inputs -1.00 % to 2.70 %'
+    'worse by 0.84 %, 95 % interval over inputs -1.00 to 2.70 %'
     """
     return f"worse by {_amount(cost, cost['increase'])}, 95 % interval over inputs {interval_words(cost)}"
 
@@ -85,12 +85,17 @@ def interval_words(cost: Look) -> str:
 
     >>> interval_words({"metric": "divergence", "low": 0.0077, "high": 0.0094})
     '0.0077 to 0.0094'
+    >>> interval_words({"metric": "loss", "low": -0.00001, "high": 0.0009})
+    '0.00 to 0.09 %'
     """
-    return f"{_amount(cost, cost['low'])} to {_amount(cost, cost['high'])}"
+    return f"{_amount(cost, cost['low']).removesuffix(' %')} to {_amount(cost, cost['high'])}"
 
 
 def _amount(cost: Look, value: float) -> str:
-    return f"{value:.4f}" if cost["metric"] == "divergence" else f"{100 * value:.2f} %"
+    """What rounding leaves of a zero has no sign."""
+    divergence = cost["metric"] == "divergence"
+    shown = f"{value:.4f}" if divergence else f"{100 * value:.2f}"
+    return f"{shown.removeprefix('-') if float(shown) == 0 else shown}{'' if divergence else ' %'}"
 
 
 def _against_random(section: EvaluationSection, result: ScoreResult) -> str:

@@ -95,7 +95,7 @@ BAD = {
     ],
     "heads": [
         "nowhere", "FULL", "FILE", "REPORT --csv FULL", "REPORT --csv ''", "REPORT --csv FILE/x", "REPORT --csv LINK",
-        "REPORT --csv PIPE", "LONG", "LOOP",
+        "REPORT --csv PIPE", "LONG", "LOOP", "REPORT --json --csv out.csv",
     ],
     "compare": [
         "REPORT", "REPORT nowhere", "nowhere REPORT", "REPORT REPORT --out FULL", "REPORT REPORT --out FILE",
@@ -115,6 +115,7 @@ BAD = {
     ],
     "hub": [
         "", "start", "variants nonsense", "serve --port 70000", "serve --port x", "serve --dir FILE",
+        "serve --user ''", "serve --user 'a b'", "serve --org a/b", "serve --dir ''",
     ],
     "completion": [
         "", "powershell",

@@ -302,7 +302,7 @@ def test_hovering_tells_token_to_token(visit: Callable[..., Visit], measured_fil
     assert "attends with ≈" in shown
     assert page.locator("#reading .token").count() == 20
     assert re.fullmatch(
-        r"Most of it goes to (“word\d+” \(\d+\) [\d.]+ %(, |\.$)){3}", page.locator("#reading-most").inner_text()
+        r"Most is given to (“word\d+” \(\d+\): [\d.]+ %(, |\.$)){3}", page.locator("#reading-most").inner_text()
     )
     assert page.locator("#reading-title b").inner_text().startswith("“word")
     page.mouse.click(box["x"] + box["width"] * 0.6, box["y"] + box["height"] * 0.5)  # holds the row

@@ -202,7 +202,7 @@ function mostWords(view) {
   const { values } = weights(view), all = values.reduce((sum, value) => sum + value, 0) || 1;
   const percent = (value) => `${Number(((100 * value) / all).toPrecision(2))} %`;
   const first = [...values.keys()].sort((a, b) => values[b] - values[a]).slice(0, 3);
-  return `Most of it goes to ${first.map((c) => `${keyName(view, c)} ${percent(values[c])}`).join(", ")}.`;
+  return `Most is given to ${first.map((c) => `${keyName(view, c)}: ${percent(values[c])}`).join(", ")}.`;
 }
 
 function drawText(view, axis) {
