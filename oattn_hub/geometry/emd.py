@@ -36,6 +36,7 @@ _FEW = 4  # slices that say what a typical one is
 _READ = (
     8  # points: the sums of larger folders are made once and kept, those of smaller ones are made where they are used
 )
+_LANES = 16  # numbers of float32 that are compared at once; what is left over would be compared one by one
 _ROWS = 64  # of a matrix of distances that are made together
 _SHARES = 8  # of the work: fixed, so that the result does not depend on the number of threads
 # Pairs x coordinates; below (256 tokens and 1,000 heads, 1,500 keys of Whisper) float64, so that rounding decides
@@ -279,17 +280,25 @@ class _Slices:
         return [part for kind, rows in enumerate(self.kinds) for part in _parts(kind, len(rows.weights), step)]
 
     def fill(self, part: Part, out: Floats) -> None:
-        """Coordinates of some row folders: out is (slices, row folders, column folders)."""
+        """Coordinates of some row folders: out is (slices, row folders x column folders, and what is left alone)."""
         kind, some = part
         rows, columns = self.kinds[kind], self.columns
         source = rows.lines, rows.typical, rows.member_starts, rows.members, rows.weights
         weights = columns.weights / columns.sizes
         if self.axis == 2:
-            kernels.compiled(kernels.head_folder_values)(*source, columns.parents, weights, some.start, out)
+            kernels.compiled(kernels.head_folder_values)(*source, columns.parents, weights, some.start, some.stop, out)
         else:
             lines, *others = source
             kernels.compiled(kernels.folder_values)(
-                lines, self.axis == 1, *others, columns.child_starts, columns.children, weights, some.start, out
+                lines,
+                self.axis == 1,
+                *others,
+                columns.child_starts,
+                columns.children,
+                weights,
+                some.start,
+                some.stop,
+                out,
             )
 
 
@@ -349,20 +358,22 @@ def _distances(slices: _Slices) -> NDArray[np.float64]:
     """l_1 distances between the coordinates of all slices."""
     padded = -(-slices.n // 4) * 4
     parts = slices.parts(_step(slices))
-    most = max(len(some) for _, some in parts) * len(slices.columns.weights)
+    most = padded * (max(len(some) for _, some in parts) * len(slices.columns.weights) + _LANES)
     memory: SimpleQueue[Floats] = SimpleQueue()  # for each thread one, whatever it works on: fresh memory costs time
     for _ in range(n_threads()):
-        memory.put(np.empty(padded * most, dtype=slices.precision))
+        memory.put(np.empty(most, dtype=slices.precision))
 
     def share(parts: list[Part]) -> NDArray[np.float64]:
         sums = np.zeros((padded, padded))
         own = memory.get()
         try:
             for part in parts:
-                n_values = len(part[1]) * len(slices.columns.weights)
-                values = own[: padded * n_values].reshape(padded, n_values)
+                width = len(part[1]) * len(slices.columns.weights)
+                whole = -(-width // _LANES) * _LANES
+                values = own[: padded * whole].reshape(padded, whole)
                 values[slices.n :] = 0.0
-                slices.fill(part, values[: slices.n].reshape(slices.n, len(part[1]), -1))
+                values[:, width:] = 0.0
+                slices.fill(part, values[: slices.n])
                 kernels.compiled(kernels.add_overlaps)(values, sums)
         finally:
             memory.put(own)  # also where it failed: the others would wait for it for ever

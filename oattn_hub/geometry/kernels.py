@@ -79,14 +79,17 @@ def folder_values(
     children: Ints,
     column_weights: Doubles,
     start: int,
+    stop: int,
     out: Floats,
 ) -> None:
-    """out[s, f, g] = weights * sum over column folder g of (slice s - the typical slice) in row folder ``start + f``.
+    """out[s] is weights * sum over a column folder of (slice s - the typical slice) in a row folder.
 
-    Lines are (slices, rows, columns), or (rows, slices, columns) where the keys are slices; columns are the heads.
-    Eight pairs of slice and row folder go through the column folders together: their sums do not wait for each other.
+    For the row folders from ``start`` to ``stop`` one after the other, in each for all column folders; what out has
+    beyond them stays. Lines are (slices, rows, columns), or (rows, slices, columns) where the keys are slices; columns
+    are the heads. Eight pairs of slice and row folder go through the column folders together: their sums do not wait
+    for each other.
     """
-    n_slices, n_rows, n_folders = out.shape
+    n_slices, n_rows, n_folders = len(out), stop - start, len(column_weights)
     n_columns = typical.shape[1]
     sums = np.zeros((8, n_folders))
     sums0, sums1, sums2, sums3 = sums[0], sums[1], sums[2], sums[3]
@@ -120,7 +123,8 @@ def folder_values(
             sums4[g], sums5[g], sums6[g], sums7[g] = s4, s5, s6, s7
         for place in range(count):
             s, f = (first + place) // n_rows, (first + place) % n_rows
-            total, values, weight = sums[place], out[s, f], row_weights[start + f]
+            values = out[s][f * n_folders : (f + 1) * n_folders]
+            total, weight = sums[place], row_weights[start + f]
             for g in range(n_folders):
                 values[g] = total[g] * (weight * column_weights[g])
 
@@ -134,13 +138,14 @@ def head_folder_values(
     parents: Ints,
     column_weights: Doubles,
     start: int,
+    stop: int,
     out: Floats,
 ) -> None:
     """The same where the heads are slices: planes are (rows, columns, slices), so all slices are summed at once."""
-    n_slices, n_rows, n_folders = out.shape
+    n_slices, n_rows, n_folders = len(out), stop - start, len(column_weights)
     n_columns = typical.shape[1]
     # lines a power of two apart would share few places of the cache, from which they are read side by side below
-    sums = np.empty((n_folders, n_slices + 8))[:, :n_slices]
+    sums = np.empty((n_folders, n_slices + 8))
     for f in range(n_rows):
         first, last = member_starts[start + f], member_starts[start + f + 1]
         sums[n_columns:] = 0.0
@@ -158,7 +163,7 @@ def head_folder_values(
                 total[s] += part[s]
         weight = row_weights[start + f]
         for s in range(n_slices):
-            values = out[s, f]
+            values = out[s][f * n_folders : (f + 1) * n_folders]
             for g in range(n_folders):
                 values[g] = sums[g, s] * (weight * column_weights[g])
 
