@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from oattn_hub.letters import TURNING
 from oattn_hub.report.plot import PlannedFigure, render
 
 if TYPE_CHECKING:
+    from jinja2 import Template
     from markupsafe import Markup
 
 
@@ -35,12 +37,16 @@ def stills(planned: Iterable[PlannedFigure]) -> list[Still]:
 
 def fill(template: str, **values: object) -> str:
     """Fill a template of ``web/``; everything is escaped but our own files, and no name turns the text around it."""
+    return TURNING.sub("", _compiled(template).render(css=verbatim(resource("page.css")), **values))
+
+
+@cache  # compiling one takes longer than filling it
+def _compiled(template: str) -> Template:
     from jinja2 import Environment, StrictUndefined
 
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters["code"] = _code
-    text = environment.from_string(resource(template)).render(css=verbatim(resource("page.css")), **values)
-    return TURNING.sub("", text)
+    return environment.from_string(resource(template))
 
 
 def resource(name: str) -> str:
