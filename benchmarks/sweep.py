@@ -98,6 +98,7 @@ class ProcessesBelow:
     def __init__(self) -> None:
         self._seen: dict[tuple[int, int], float] = {}
         self._before = descendants(os.getpid())
+        self._looking = 0.0
         self._ended = threading.Event()
         self._watch = threading.Thread(target=self._look)
         self._watch.start()
@@ -105,13 +106,17 @@ class ProcessesBelow:
     def _look(self) -> None:
         while not self._ended.wait(_EVERY):
             self._seen.update(descendants(os.getpid()))
+        self._looking = time.thread_time()
 
     def seconds(self) -> float:
-        """Until now; looking ends. What a process does between the last look and its end is not seen."""
+        """Until now, less what the looking took in this process; looking ends.
+
+        What a process does between the last look and its end is not seen.
+        """
         self._ended.set()
         self._watch.join()
         self._seen.update(descendants(os.getpid()))
-        return sum(used - self._before.get(process, 0.0) for process, used in self._seen.items())
+        return sum(used - self._before.get(process, 0.0) for process, used in self._seen.items()) - self._looking
 
 
 def swept(
