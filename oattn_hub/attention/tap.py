@@ -258,7 +258,7 @@ class Tap(TorchFunctionMode):
         return result
 
     def _remember(self, known: dict[int, weakref.ref[torch.Tensor]], result: object) -> None:
-        if isinstance(result, torch.Tensor) and result.ndim > 2 and id(result) not in self._weights:
+        if isinstance(result, torch.Tensor) and result.ndim > 1 and id(result) not in self._weights:
             if len(known) > _REMEMBERED:
                 known.clear()
             known[id(result)] = weakref.ref(result)
@@ -331,6 +331,8 @@ class Tap(TorchFunctionMode):
 
     def _softmax(self, result: torch.Tensor, args: Args, kwargs: Kwargs) -> None:
         dim = dimension(args, kwargs)
+        if result.ndim == 2 and dim % 2 == 1 and _among(self._scores, args[0] if args else kwargs["input"]):
+            self._softmax_of_one_query(result, args[0] if args else kwargs["input"])
         if result.ndim < 3 or (dim % result.ndim != result.ndim - 1 and result.shape[-1] == 1):
             return  # not between tokens: classes, or the kernel of a convolution (ConvBERT)
         keys_last = dim % result.ndim == result.ndim - 1
@@ -354,6 +356,19 @@ class Tap(TorchFunctionMode):
         self._weights[id(result)] = _Weights(
             result, call, problem, owner, columns=columns, of_products=_among(self._scores, logits)
         )
+
+    def _softmax_of_one_query(self, result: torch.Tensor, logits: torch.Tensor) -> None:
+        """(context, key): a decoder that asks once in every step, with no axis for its queries or heads."""
+        owner = self._pass_for((len(result), 1, 1, result.shape[1]), 1)
+        if owner is None:
+            return
+        with torch.no_grad(), torch._C.DisableTorchFunction():
+            scores, probs = (tensor.detach()[:, None, None] for tensor in (logits, result))
+            trace = self._trace if self._needs_scores else None
+            call = SoftmaxCall.from_softmax(scores, probs, -1, Heads(1), trace)
+        owner.pending.append(call)
+        self._trace.clear()
+        self._weights[id(result)] = _Weights(result, call, "", owner, columns=(0, result.shape[1]))
 
     def _follow(self, args: Args, result: object, mixing: bool = False, other: bool = False) -> None:
         if isinstance(result, list | tuple):
@@ -386,6 +401,8 @@ class Tap(TorchFunctionMode):
         if any(isinstance(arg, torch.nn.Parameter) for arg in operands):
             if result.shape == found.tensor.shape and result.ndim > 3:  # heads that talk to each other
                 self._weights[id(result)] = replace(found, tensor=result, mixed=True)
+        elif not found.of_products and any(_is_of_tokens(found.tensor, arg) for arg in operands):
+            return  # experts of each token: it mixes what was made of itself
         elif found.call is None:
             found.owner.unrecognised.append(found.problem)
         elif not found.of_products and any(_among(self._read, arg) for arg in operands):
@@ -429,6 +446,12 @@ def _among(known: dict[int, weakref.ref[torch.Tensor]], arg: Any) -> bool:
     """Whether this very tensor is among some that may no longer exist."""
     reference = known.get(id(arg))
     return reference is not None and reference() is arg
+
+
+def _is_of_tokens(weights: torch.Tensor, arg: Any) -> bool:
+    """Whether this has, with one more axis, values for every row of the weights."""
+    more = isinstance(arg, torch.Tensor) and arg.ndim == weights.ndim + 1
+    return more and arg.shape[:-1] == weights.shape
 
 
 def _is_given(tensor: torch.Tensor) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING
 
 import torch
@@ -54,16 +55,23 @@ def served_classes(model: PreTrainedModel) -> list[Served]:
     return [Served(type(model)), Served(type(base), prefix, expected), *_tasks(model, base, prefix)]
 
 
+@cache
+def _names_of_auto_classes() -> tuple[str, ...]:
+    """AutoBackbone is none of them: it reads no local folders. Listing all that transformers has takes a while."""
+    import transformers
+
+    return tuple(name for name in dir(transformers) if name.startswith("AutoModel"))
+
+
 def auto_classes(model_type: str) -> Iterator[tuple[str, Sequence[str]]]:
     """Auto class and the names of the classes it loads for a model type."""
     import transformers
 
-    for auto in dir(transformers):
-        if auto.startswith("AutoModel"):  # AutoBackbone reads no local folders
-            mapping = getattr(getattr(transformers, auto, None), "_model_mapping", None)
-            served = mapping._model_mapping.get(model_type) if mapping is not None else None
-            if served is not None:
-                yield auto, [served] if isinstance(served, str) else served
+    for auto in _names_of_auto_classes():
+        mapping = getattr(getattr(transformers, auto, None), "_model_mapping", None)
+        served = mapping._model_mapping.get(model_type) if mapping is not None else None
+        if served is not None:
+            yield auto, [served] if isinstance(served, str) else served
 
 
 def _computed(model: PreTrainedModel, prefix: str) -> set[str]:

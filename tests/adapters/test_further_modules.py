@@ -386,11 +386,39 @@ class FeatureMaps(nn.Module):
         return self.proj_out(head_off(self, v @ weights.mT).flatten(1, 2)).transpose(1, 2)
 
 
+class StepByStep(nn.Module):
+    """A decoder asks once in every step: weights (context, key), and no axis for queries or heads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x):
+        keys, found, steps = self.asked(x), [], []
+        for step in range(x.shape[1]):
+            steps.append(torch.softmax(torch.bmm(keys, x[:, step, :, None]).squeeze(2), dim=1))
+            found.append(torch.bmm(steps[-1].unsqueeze(1), x).squeeze(1))
+        shown(torch.stack(steps, 1)[:, None])
+        return torch.stack(found, 1)
+
+
+class Experts(Fused):
+    """Weights of every token over experts are no attention, beside attention that is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate, self.experts = nn.Linear(WIDTH, 3), nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(3))
+
+    def forward(self, x):
+        x = x + super().forward(x)
+        return torch.einsum("bte,bted->btd", self.gate(x).softmax(-1), torch.stack([e(x) for e in self.experts], 2))
+
+
 CUT = [
     *(SetTransformer, HeadsBeforeContexts, FusedHeadsBeforeContexts, HeadsLast, PartsLast, HeadsAfterFeatures),
     *(PartsBeforeHeads, SplitByNumbers, SplitByOneNumber, ChosenKeys, LogarithmOfSum, NormAfterwards, NormsWithRows),
     *(InAList, Letters, Parameters, MoreKeys, Neighbours, Skewed, FewerKeys, Unified, FeatureMaps),
-    *(OneWithItself, AnyArguments, OwnWithPackedWeights, Compiled),
+    *(OneWithItself, AnyArguments, OwnWithPackedWeights, Compiled, Experts),
 ]
 
 
@@ -421,7 +449,7 @@ def same(one: list[np.ndarray], other: list[np.ndarray]) -> bool:
     return len(one) == len(other) and all(among(plane, other) for plane in one) and all(among(p, one) for p in other)
 
 
-@pytest.mark.parametrize("style", CUT)
+@pytest.mark.parametrize("style", [*CUT, StepByStep])
 def test_attention_of_others_is_captured(style: type[nn.Module]) -> None:
     model, x = built(style)
     with torch.no_grad():
