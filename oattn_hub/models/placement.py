@@ -61,3 +61,9 @@ def moved_to(model: nn.Module, value: Value) -> Value | Tensor:
     if not isinstance(value, Tensor) or device is None or device.type == "meta":
         return value
     return value.to(device)
+
+
+def cuda_of(model: nn.Module) -> str | None:
+    """The CUDA device that a model's first weights are on, such as ``cuda:0``; None where they are elsewhere."""
+    device = next((parameter.device for parameter in model.parameters()), None)
+    return str(device) if device is not None and device.type == "cuda" else None

@@ -18,6 +18,7 @@ from oattn_hub.geometry.agreement import FEWEST_BATCHES
 from oattn_hub.inputs import CalibrationInputs
 from oattn_hub.inputs.types import Data
 from oattn_hub.models.options import LoadAgain
+from oattn_hub.models.placement import cuda_of
 from oattn_hub.progress import Progress, silent
 from oattn_hub.pruning.evaluation import Evaluator, disjoint_inputs, load_subject
 from oattn_hub.pruning.sites import check_report, head_sites
@@ -83,7 +84,7 @@ def validate(
     halves = [disjoint_inputs(loaded, None, data, batches, each, tokens, seed) for data in given]
     _check_different(halves)
     names = _names(given)
-    analyzer = _as_before(report, seed, adapter, progress)
+    analyzer = _as_before(report, seed, adapter, cuda_of(loaded.model), progress)
     ranked = [_rank(analyzer, loaded, seen, report, first=not number) for number, (seen, _) in enumerate(halves)]
     check_report(head_sites(loaded.model, adapter), report)  # known by now: some attention is only seen when it runs
     own = Domain(OWN, report.provenance.data, report.provenance.data_fingerprint, report.settings.batches)
@@ -148,10 +149,18 @@ class _Ranked:
     regularity: tuple[Regularity, ...]
 
 
-def _as_before(report: Report, seed: int, adapter: str | None, progress: Progress) -> Analyzer:
-    """An analyzer that measures as the report's did, on other inputs."""
+def _as_before(report: Report, seed: int, adapter: str | None, device: str | None, progress: Progress) -> Analyzer:
+    """An analyzer that measures as the report's did, on other inputs, and where the model is if that is a GPU."""
     done = report.settings
-    return Analyzer(done.kind, seed, done.questionnaire, adapter=adapter, landmarks=done.landmarks, progress=progress)
+    return Analyzer(
+        done.kind,
+        seed,
+        done.questionnaire,
+        adapter=adapter,
+        landmarks=done.landmarks,
+        device=device,
+        progress=progress,
+    )
 
 
 def _rank(analyzer: Analyzer, loaded: LoadedModel, inputs: CalibrationInputs, report: Report, first: bool) -> _Ranked:

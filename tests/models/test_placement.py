@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from transformers import BertConfig, BertModel
 import oattn_hub as oh
 from oattn_hub.errors import InvalidInput
 from oattn_hub.models.identify import weights_fingerprint
+from oattn_hub.models.placement import cuda_of
 
 OPTIONS = {"batches": 2, "tokens": 8}
 
@@ -24,6 +26,15 @@ def folder(tmp_path: Path, save_word_tokenizer: Callable[[Path], int]) -> Path:
     torch.manual_seed(0)
     BertModel(BertConfig(vocab_size=words, max_position_embeddings=32, **sizes)).save_pretrained(tmp_path / "bert")
     return tmp_path / "bert"
+
+
+@pytest.mark.parametrize(("place", "expected"), [("cuda:1", "cuda:1"), ("cpu", None), ("meta", None)])
+def test_the_gpu_that_a_model_is_on(place: str, expected: str | None) -> None:
+    weights = SimpleNamespace(device=torch.device(place))
+    model = torch.nn.Module()
+    model.parameters = lambda *_: iter([weights])  # type: ignore[assignment,method-assign,return-value]
+    assert cuda_of(model) == expected
+    assert cuda_of(torch.nn.Identity()) is None
 
 
 ON_DISK = {"embeddings": "cpu", "encoder": "disk", "pooler": "disk"}

@@ -86,7 +86,15 @@ def test_every_check_is_made_for_every_domain(report: Report, validated: Report)
 def test_heads_are_ranked_again_as_the_report_ranked_them(model: Path) -> None:
     analyzer = oh.Analyzer("scores", questionnaire={"n_iters": 1}, landmarks=3)
     report = analyzer.run(model, data=batches(4, seed=1), batches=4)
-    assert _as_before(report, 0, None, silent).settings(4, report.settings.tokens) == report.settings
+    assert _as_before(report, 0, None, None, silent).settings(4, report.settings.tokens) == report.settings
+
+
+def test_heads_are_ranked_again_on_the_gpu_of_the_model(
+    model: Path, report: Report, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("oattn_hub.pruning.validation.cuda_of", lambda _: "cpu")  # as if the model were on a GPU
+    monkeypatch.delattr("oattn_hub.geometry.kernels.add_overlaps")  # what compares slices without a device
+    assert validate(report, domains=[batches(18, seed=2)], **FEW).within
 
 
 def test_costs_are_those_of_the_masked_model(model: Path, report: Report) -> None:
