@@ -70,6 +70,11 @@ class GroupComparison:
     spearman: float | None
     matched: tuple[MatchedHead, ...]
 
+    @property
+    def title(self) -> str:
+        """The name of the group, or both where the two are called differently."""
+        return self.group_a if self.group_a == self.group_b else f"{self.group_a} / {self.group_b}"
+
 
 @dataclass(frozen=True)
 class Comparison:
@@ -105,7 +110,7 @@ class Comparison:
                    "geometry distance", "between batches", "Spearman of heads")  # fmt: skip
         rows = tuple(
             (
-                group.group_a if group.group_a == group.group_b else f"{group.group_a} / {group.group_b}",
+                group.title,
                 f"{np.mean(group.network_a):.4g}",
                 f"{np.mean(group.network_b):.4g}",
                 f"{group.geometry_distance:.3g}",
@@ -121,8 +126,12 @@ class Comparison:
         quarters = np.arange(1, _DEPTHS + 1)
         for index, group in enumerate(self.groups):
             style = ("-", "--", ":")[index % 3]
-            for series, name, values in ((0, self.name_a, group.depth_a), (5, self.name_b, group.depth_b)):
-                ax.plot(quarters, values, style, marker="o", color=SERIES[series], label=f"{name} ({group.group_a})")
+            sides = (
+                (0, self.name_a, group.group_a, group.depth_a),
+                (5, self.name_b, group.group_b, group.depth_b),
+            )
+            for series, name, part, values in sides:
+                ax.plot(quarters, values, style, marker="o", color=SERIES[series], label=f"{name} ({part})")
         ax.set_xticks(quarters, ["first quarter", "second", "third", "last quarter"])
         ax.set(ylabel="mean head entropy", title="Entropy by depth", ylim=(0, None))
         ax.legend()
@@ -155,7 +164,8 @@ def compare(a: Report | str | Path, b: Report | str | Path) -> Comparison:
     pairs = _paired_groups(report_a.groups, report_b.groups)
     groups = tuple(_compare_groups(group_a, group_b) for group_a, group_b in pairs)
     names = _names(report_a, report_b)
-    return Comparison(*names, groups, [*_caveats(report_a, report_b, names), *_findings(groups, names)])
+    caveats = _caveats(report_a, report_b, names)
+    return Comparison(*names, groups, [*caveats, *_findings(groups, names, _comparable(report_a, report_b))])
 
 
 def geometry_distance(quantiles_a: Array, quantiles_b: Array) -> float:
@@ -246,7 +256,7 @@ def _caveats(a: Report, b: Report, names: tuple[str, str]) -> list[str]:
     if a.settings.tokens != b.settings.tokens:
         caveats.append(
             f"{names[0]} has {a.settings.tokens} positions per batch, {names[1]} {b.settings.tokens}; "
-            "entropies grow with the matrix."
+            "entropies grow with the number of positions, so they do not compare."
         )
     return caveats
 
@@ -260,14 +270,20 @@ def _same_name(a: Report, b: Report) -> str:
     return f"A and B are {what}, {_short_name(a.model)}; {data}."
 
 
-def _findings(groups: tuple[GroupComparison, ...], names: tuple[str, str]) -> list[str]:
+def _comparable(a: Report, b: Report) -> bool:
+    """Whether their entropies are of one kind and of matrices of one size."""
+    return (a.settings.kind, a.settings.tokens) == (b.settings.kind, b.settings.tokens)
+
+
+def _findings(groups: tuple[GroupComparison, ...], names: tuple[str, str], comparable: bool) -> list[str]:
     findings = []
     for group in groups:
         mean_a, mean_b = np.mean(group.network_a), np.mean(group.network_b)
-        findings.append(
-            f"{group.group_a}: network entropy {mean_a:.4g} in {names[0]}, {mean_b:.4g} in {names[1]} "
-            f"({(mean_b / mean_a - 1) * 100 if mean_a else 0.0:+.0f} %){_overlap(group)}."
-        )
+        if comparable:
+            findings.append(
+                f"{group.title}: network entropy {mean_a:.4g} in {names[0]}, {mean_b:.4g} in {names[1]} "
+                f"({(mean_b / mean_a - 1) * 100 if mean_a else 0.0:+.0f} %){_overlap(group)}."
+            )
         findings.append(_geometry_finding(group))
         if group.spearman is not None:
             moved = max(group.matched, key=lambda head: abs(head.rank_b - head.rank_a))
@@ -275,7 +291,7 @@ def _findings(groups: tuple[GroupComparison, ...], names: tuple[str, str]) -> li
                 f"head {moved.layer}.{moved.head} moved most" if moved.rank_a != moved.rank_b else "none of them moved"
             )
             findings.append(
-                f"{group.group_a}: the {len(group.matched)} heads rank alike with a Spearman correlation of "
+                f"{group.title}: the {len(group.matched)} heads rank alike with a Spearman correlation of "
                 f"{group.spearman:.2f}; {most}."
             )
     return findings
@@ -292,7 +308,7 @@ def _overlap(group: GroupComparison) -> str:
 
 
 def _geometry_finding(group: GroupComparison) -> str:
-    start = f"{group.group_a}: the head geometries differ by {group.geometry_distance:.3g}"
+    start = f"{group.title}: the head geometries differ by {group.geometry_distance:.3g}"
     if group.geometry_noise is None:
         return f"{start}; with one batch each, nothing says how much of that is chance."
     verdict = "more than" if group.geometry_distance > group.geometry_noise else "no more than"

@@ -24,14 +24,17 @@ def write_comparison_page(comparison: Comparison, a: Report, b: Report, path: Pa
     """Write the page; returns its path."""
     columns, rows = comparison.table()
     matched = [head for group in comparison.groups for head in group.matched if head.rank_a != head.rank_b]
+    matched_any = any(group.matched for group in comparison.groups)
     matched.sort(key=lambda head: -abs(head.rank_b - head.rank_a))
+    figures = [f for f in section_figures("comparison", comparison) if matched_any or f.name != "comparison-heads"]
     text = fill(
         "comparison.html.j2",
         comparison=comparison,
         sides=[_side(comparison.name_a, a), _side(comparison.name_b, b)],
         columns=columns,
         rows=rows,
-        figures=stills(section_figures("comparison", comparison)),
+        figures=stills(figures),
+        matched_any=matched_any,
         matched=matched[:_MOVED],
         glossary=GLOSSARY,
     )

@@ -111,6 +111,23 @@ def test_where_no_head_is_matched_no_empty_chart_is_drawn(
     assert not ax.lines
 
 
+def test_groups_of_other_names_and_sizes_are_named_both_and_their_entropies_not_compared(
+    report: Report, make_group: MakeGroup, make_report: MakeReport, tmp_path: Path
+) -> None:
+    """A decoder was called encoder, and an entropy of 96 positions was 150 % more than one of 128."""
+    other = make_report(make_group("decoder", n_layers=2, n_heads=8))
+    other = replace(other, settings=replace(other.settings, tokens=96))
+    compared = oh.compare(report, other)
+    assert not [finding for finding in compared.findings if "network entropy" in finding]
+    assert any(finding.startswith("encoder / decoder: the head geometries") for finding in compared.findings)
+    legend = compared.draw_depth(Figure().add_subplot()).get_legend()
+    assert legend is not None
+    assert [text.get_text().split("(")[1] for text in legend.get_texts()] == ["encoder)", "decoder)"]
+    page = compared.save(tmp_path, report, other)[-1].read_text()
+    assert page.count("none of them can be matched") == 1
+    assert page.count('<img class="dark"') == 3  # two maps and the curves, no empty chart
+
+
 def test_folders_can_be_compared_and_the_page_is_about_both(
     report: Report, measured_report: Report, tmp_path: Path
 ) -> None:
