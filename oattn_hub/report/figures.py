@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 _LABELLED_LEAVES = 80  # more leaf labels than this cannot be read at card width
 _COLOURINGS = ("layer", "entropy")
 _DASHES = ("-", (0, (6, 2)), (0, (2, 2)), (0, (8, 2, 2, 2)), "-.")
+_BRIGHTEST = 0.005  # of the entries; they share the last colour
 _NAMED_TOKENS = 64  # more tokens than this cannot be read beside a matrix
 
 
@@ -234,10 +235,7 @@ def draw_attention(
     """One head's attention before or after the trees order its queries and keys (Fig. 1), reduced for display."""
     index = head_index(group, layer, head)
     values = sample_matrix(group, index, organised)
-    shown = np.sqrt(values) if kind == "probs" else values
-    ax.set_facecolor(theme.missing)
-    image = ax.imshow(shown, cmap=MATRIX_MAP, interpolation="nearest", aspect=shown.shape[1] / shown.shape[0])
-    _colour_bar(ax, image, f"√{kind}" if kind == "probs" else kind)
+    _draw_matrix(ax, values, kind, theme)
     state = "after organisation" if organised else "before"
     ax.set(title=f"Layer {layer}, head {head}, {state}", xlabel="key", ylabel="query")
     ax.tick_params(labelbottom=False, labelleft=False, length=0)
@@ -256,16 +254,27 @@ def draw_head(
     """One head's attention in one context, with its tokens at the sides where they can be read."""
     values = sample_matrix(group, head_index(group, layer, head), context=number)
     kind = group.samples[number].kind
-    shown = np.sqrt(values) if kind == "probs" else values
-    ax.set_facecolor(theme.missing)
-    image = ax.imshow(shown, cmap=MATRIX_MAP, interpolation="nearest", aspect=shown.shape[1] / shown.shape[0])
-    _colour_bar(ax, image, f"√{kind}" if kind == "probs" else kind)
+    _draw_matrix(ax, values, kind, theme)
     ax.set(title=f"Layer {layer}, head {head}, context {number}", xlabel="key", ylabel="query")
     decoder = group.name.startswith(("decoder", "cross"))
-    _position_ticks(ax.yaxis, context and context.axis(group.n_queries, decoder), shown.shape[0])
-    _position_ticks(ax.xaxis, context and context.axis(group.n_keys, decoder and group.name != "cross"), shown.shape[1])
+    _position_ticks(ax.yaxis, context and context.axis(group.n_queries, decoder), values.shape[0])
+    _position_ticks(
+        ax.xaxis, context and context.axis(group.n_keys, decoder and group.name != "cross"), values.shape[1]
+    )
     ax.tick_params(axis="x", rotation=90)
     return ax
+
+
+def _draw_matrix(ax: Axes, values: Array, kind: str, theme: Theme) -> None:
+    """A matrix in the colours of the page: one token that all look at does not leave the rest black."""
+    shown = np.sqrt(values) if kind == "probs" else values
+    brightest = float(np.nanquantile(shown, 1 - _BRIGHTEST)) if np.isfinite(shown).any() else 1.0
+    ax.set_facecolor(theme.missing)
+    image = ax.imshow(
+        shown, cmap=MATRIX_MAP, vmax=brightest, interpolation="nearest", aspect=shown.shape[1] / shown.shape[0]
+    )
+    brighter = bool(np.nanmax(shown, initial=-np.inf) > brightest)
+    _colour_bar(ax, image, f"√{kind}" if kind == "probs" else kind, extend="max" if brighter else "neither")
 
 
 def _position_ticks(axis: Any, positions: Any, shown: int) -> None:
@@ -354,10 +363,10 @@ def _head_colours(group: GroupResult, colour: str) -> tuple[Array, str, str]:
     return group.haar.mean_entropies, "head entropy", ENTROPY_MAP
 
 
-def _colour_bar(ax: Axes, mappable: Any, label: str) -> None:
+def _colour_bar(ax: Axes, mappable: Any, label: str, extend: str = "neither") -> None:
     figure = ax.get_figure()
     assert figure is not None
-    bar = figure.colorbar(mappable, ax=ax, fraction=0.046, pad=0.14 if ax.name == "3d" else 0.03)
+    bar = figure.colorbar(mappable, ax=ax, fraction=0.046, pad=0.14 if ax.name == "3d" else 0.03, extend=extend)
     bar.set_label(label)
     bar.outline.set_visible(False)
 

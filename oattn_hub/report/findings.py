@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from oattn_hub.report.group import GroupResult
     from oattn_hub.report.report import Report
 
-_NAMED = 8  # heads named in a sentence before it says "and n more"
+_NAMED = 12  # heads named in a sentence before it says "and n more"
 
 PAPER = "https://arxiv.org/abs/2506.15541"
 PROJECT: str | None = None  # the project has no address of its own yet

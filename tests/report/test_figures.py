@@ -164,3 +164,15 @@ def test_dendrogram_children_are_below_their_parents(n: int) -> None:
     child = np.arange(1, len(drawn.x))
     assert (drawn.y[child] < drawn.y[drawn.parent[child]]).all()
     assert drawn.segments().shape == (len(child), 3, 2)
+
+
+def test_one_key_that_all_look_at_does_not_leave_the_rest_black(report: Report) -> None:
+    """One entry of a half gave all others the darkest colour; the page had its own, lower end."""
+    values = np.full((40, 40), 0.01)
+    values[0, 0], values[20:, :] = 0.8, 0.02
+    ax = _ax()
+    figures._draw_matrix(ax, values, "probs", figures.LIGHT)
+    (image,) = ax.images
+    assert image.norm(np.sqrt(0.02)) == pytest.approx(1)
+    assert image.colorbar is not None
+    assert image.colorbar.extend == "max"
