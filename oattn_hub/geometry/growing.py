@@ -161,7 +161,7 @@ def _rounds(gaps: Matrix) -> tuple[float, float, list[Round]]:
         places.append(place)
     parted = np.partition(gaps, middle)
     for place, end in zip(reversed(places), reversed([*places[1:], middle]), strict=True):
-        parted[:end].partition(place)  # one by one from the right: all together take three times as long
+        parted[:end].partition(place)  # one by one from the right: all in one call take five times as long
     before = float(parted[places[-1] : middle].max(initial=parted[places[-1]]))
     limit = float(parted[middle]) if len(gaps) % 2 else (before + float(parted[middle])) / 2
     error = _ERROR * limit + _ROUNDING * float(parted[middle:].max())
