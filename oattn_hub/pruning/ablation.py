@@ -7,7 +7,7 @@ head's attention is zeroed where it is computed, and the two ways are compared.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -21,13 +21,16 @@ from oattn_hub.attention.folded import FOLDS, Folds
 from oattn_hub.attention.hooks import FAST_PATH, ForwardHooks, as_written
 from oattn_hub.attention.written import STEPS, WrittenSoftmax, dimension
 from oattn_hub.errors import SurgeryError
+from oattn_hub.models.offloaded import is_offloaded
 from oattn_hub.pruning.masks import masked_sites
-from oattn_hub.pruning.readout import largest_difference
+from oattn_hub.pruning.readout import is_exact, largest_difference, readouts
 from oattn_hub.pruning.sites import Head, heads_of
+from oattn_hub.pruning.surgery import can_be_cut
 from oattn_hub.types import Args, Function, Kwargs
 
 if TYPE_CHECKING:
     from oattn_hub.adapters import AttentionSite
+    from oattn_hub.models.load import LoadedModel
 
 
 class _ChangedHeads(TorchFunctionMode):
@@ -146,6 +149,17 @@ def check_masking(
             f"Masking these {len(heads)} heads is not what removing their attention is: outputs differ by {worst:.2g} "
             "of their size. The heads do not lie where the adapter says; describe the model in an adapter of your own."
         )
+
+
+def check_places(loaded: LoadedModel, sites: Sequence[AttentionSite], batch: Mapping[str, torch.Tensor]) -> None:
+    """Raise if masking a head of every layer is not what removing its attention is, before masks measure anything.
+
+    Layers whose heads cannot be cut say so themselves, and a mask is what it is in them. Weights in 16 bits, or on the
+    disk, are taken at their word: their rounding can be as large as a small mistake.
+    """
+    heads = [(site.layer, 0) for site in sites if site.n_heads > 1 and can_be_cut(site)]
+    if heads and is_exact(loaded.model) and not is_offloaded(loaded.model):
+        check_masking(loaded.model, sites, heads, lambda: readouts(loaded, batch))
 
 
 def _apart(expected: Sequence[torch.Tensor], found: Sequence[torch.Tensor]) -> float:

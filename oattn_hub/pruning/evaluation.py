@@ -18,6 +18,7 @@ from oattn_hub.models.identify import batch_fingerprint
 from oattn_hub.models.load import LoadedModel, Source, load_again, load_model
 from oattn_hub.models.options import LoadAgain
 from oattn_hub.progress import Progress, silent
+from oattn_hub.pruning.ablation import check_places
 from oattn_hub.pruning.compensate import Refits, refitted
 from oattn_hub.pruning.masks import masked_sites
 from oattn_hub.pruning.plain import check_values
@@ -41,6 +42,7 @@ class Evaluator:
         self, loaded: LoadedModel, sites: Sequence[AttentionSite], inputs: CalibrationInputs, task: Task
     ) -> None:
         self.loaded, self.sites, self.inputs, self.task = loaded, sites, inputs, task
+        check_places(loaded, sites, inputs[0])
         self.reference = task.observe(loaded, inputs)
         self.calls = 0
 

@@ -26,7 +26,7 @@ from oattn_hub.pruning.cutting import cut_model
 from oattn_hub.pruning.masks import masked_sites
 from oattn_hub.pruning.plan import PruningPlan
 from oattn_hub.pruning.portable import apply_cuts
-from oattn_hub.pruning.readout import largest_difference, readouts, tolerance_of
+from oattn_hub.pruning.readout import is_exact, largest_difference, readouts, tolerance_of
 from oattn_hub.pruning.refits import refitted_copy, with_refits
 from oattn_hub.pruning.sites import adapter_of
 from oattn_hub.pruning.surgery import CutList, cut_list
@@ -120,7 +120,7 @@ def prune(
     pruned = replace(loaded, model=smaller)
     batches = None if inplace else _inputs(loaded, inputs)
     if batches is not None:
-        if _is_exact(loaded.model):
+        if is_exact(loaded.model):
             check_masking(loaded.model, sites, plan.heads, lambda: readouts(loaded, batches[0]))
         _check_runs(whole, pruned, replace(plan, bound=adapter), cuts, batches[0])
         if measure and not is_offloaded(loaded.model):  # the time would be that of the disk
@@ -209,7 +209,7 @@ def _check_cut(
     A model of lower precision is compared as a float32 copy: its own rounding can be as large as a small mistake. For
     a copy of an offloaded model there may be no memory; it is compared as it is.
     """
-    if _is_exact(loaded.model) or is_offloaded(loaded.model):
+    if is_exact(loaded.model) or is_offloaded(loaded.model):
         original, smaller = loaded, pruned
     else:
         original = smaller = replace(loaded, model=copy.deepcopy(loaded.model).float())
@@ -226,11 +226,6 @@ def _check_cut(
             "describe this model. Use plan.masked(model) or the masked variant, and please report the model."
         ) from error
     _check_equal(expected, found, tolerance_of(original.model))
-
-
-def _is_exact(model: nn.Module) -> bool:
-    precisions = {parameter.dtype for parameter in model.parameters() if parameter.is_floating_point()}
-    return precisions <= {torch.float32, torch.float64}
 
 
 def _check_equal(expected: list[torch.Tensor], found: list[torch.Tensor], tolerance: float) -> None:

@@ -60,6 +60,12 @@ def tolerance_of(model: nn.Module) -> float:
     return max((ROUNDING.get(parameter.dtype, EXACT) for parameter in model.parameters()), default=EXACT)
 
 
+def is_exact(model: nn.Module) -> bool:
+    """Whether all numbers of a model have 32 bits or more, so that a small difference is a mistake."""
+    precisions = {parameter.dtype for parameter in model.parameters() if parameter.is_floating_point()}
+    return precisions <= {torch.float32, torch.float64}
+
+
 def _read(output: object, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     if isinstance(output, torch.Tensor):
         return {"logits" if output.dim() == 2 else "embedding": _flat(output) if output.dim() == 2 else _pooled(output)}

@@ -49,6 +49,15 @@ def cut(model: nn.Module, heads: Collection[Head], adapter: Adapter | str | None
     return cuts
 
 
+def can_be_cut(site: AttentionSite) -> bool:
+    """Whether somebody says where the heads of this layer lie, and nothing ties them to each other."""
+    try:
+        _SiteCut(site, [0])
+    except SurgeryError:
+        return False
+    return True
+
+
 def _record(site: AttentionSite, removed: Sequence[int]) -> dict[str, Any]:
     """Which heads are kept, in words that a loader can hold against the plan and the weights."""
     n_heads, layout = site.n_heads, site.layout

@@ -535,6 +535,14 @@ def test_heads_whose_features_lie_apart_are_not_cut() -> None:
         oh.PruningPlan.from_heads(model, [(0, 1)]).apply(model, inputs=[{"x": x}], measure=False)
 
 
+def test_heads_whose_features_lie_apart_are_not_measured() -> None:
+    model, x = built(FeaturesThenHeads)
+    with torch.no_grad(), oh.capture(model, ("probs",)):
+        model(x)
+    with pytest.raises(oh.OattnError, match="not what removing their attention is"):
+        oh.evaluate(model=model, scores=["random"], data=[{"x": x}] * 4, calibration=[{"x": x + 1}] * 4)
+
+
 class RunningSoftmax(Own):
     """Blocks of keys with running sums: the weights are never there."""
 
