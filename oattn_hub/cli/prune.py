@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from oattn_hub.cli import checks
 from oattn_hub.cli.loading import add_permission_arguments, loading_options
-from oattn_hub.cli.terminal import add_json_flag, console, next_commands, print_json, progress_bar
+from oattn_hub.cli.terminal import add_json_flag, console, next_commands, number_table, print_json, progress_bar
 from oattn_hub.errors import InvalidInput
 from oattn_hub.files import parse_size
 from oattn_hub.progress import Progress
@@ -176,20 +176,12 @@ def run(args: argparse.Namespace) -> int:
 
 def print_cost(plan: PruningPlan) -> None:
     """What a plan was measured to cost, as a table, and what was done to the weights."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
     from oattn_hub.pruning.words import cost_lines, cost_table, weights_words
 
     out = console()
     columns, rows = cost_table(plan)
     if rows:
-        table = Table(title=columns[0], title_justify="left", box=SIMPLE_HEAD)
-        for number, name in enumerate(["", *columns[1:]]):
-            table.add_column(name, justify="right" if number else "left")
-        for row in rows:
-            table.add_row(*row)
-        out.print(table)
+        out.print("", number_table(columns[0], ["", *columns[1:]], rows), "", sep="\n")
     for line in (*cost_lines(plan), weights_words(plan)):
         out.print(f"• {line}", markup=False)
 

@@ -8,7 +8,7 @@ import io
 import json
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from shlex import quote
 from typing import TYPE_CHECKING, Any
@@ -23,6 +23,7 @@ _PLAIN = {"•": "*", "–": "-", "…": "...", "×": "x", "≈": "about ", "·"
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
 
 def print_in_any_encoding() -> None:
@@ -64,6 +65,22 @@ def printable(text: str) -> str:
     'a[2Jb\n'
     """
     return STEERING.sub("", text)
+
+
+def number_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    """A table as narrow as its cells on one line allow: the names of its columns break."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    table = Table(
+        title=title, box=SIMPLE_HEAD, title_justify="left", padding=(0, 1, 0, 0), show_edge=False, pad_edge=False
+    )
+    for number, name in enumerate(columns):
+        width = max(map(len, [*(row[number] for row in rows), *name.split()]), default=1)
+        table.add_column(name, justify="right" if number else "left", width=width, overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    return table
 
 
 def print_json(value: Json) -> None:

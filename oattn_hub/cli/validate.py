@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from oattn_hub.cli import checks
 from oattn_hub.cli.loading import add_permission_arguments, loading_options
-from oattn_hub.cli.terminal import add_json_flag, console, next_commands, print_json, progress_bar
+from oattn_hub.cli.terminal import add_json_flag, console, next_commands, number_table, print_json, progress_bar
 from oattn_hub.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -102,32 +102,32 @@ def run(args: argparse.Namespace) -> int:
             **loading_options(args),
         )
     joined.save(args.report)
-    if (args.report / "report.html").exists():
-        joined.write_page(args.report / "report.html")
+    page = args.report / "report.html"
+    if page.exists():
+        joined.write_page(page)
     section = joined.validation
     assert section is not None
     if args.json:
         print_json({"validation": section.to_json(), "findings": section.findings})
         return 0
     _print(section)
-    next_commands((f"oattn evaluate {quote(str(args.report))}", "scores that look at what a head writes"))
+    if page.exists():
+        console().print(f"page {page}", soft_wrap=True, markup=False)
+    folder = quote(str(args.report))
+    if joined.evaluation is None:
+        next_commands((f"oattn evaluate {folder}", "what removing heads costs, by scores other than entropy"))
+    else:
+        next_commands((f"oattn prune {folder} --budget 1% --out pruned", "the smaller model"))
     return 0
 
 
 def _print(section: ValidationSection) -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
     out = console()
     for finding in section.findings:
         out.print(f"• {finding}", markup=False)
     columns, rows = section.table()
     named = columns.index("metric")
+    shown = [*columns[:named], *columns[named + 1 :]]
     for metric, own in groupby(rows, key=itemgetter(named)):  # by its title, so that a row has room for its numbers
         title = f"Lowest heads against heads drawn at random: {metric}"
-        table = Table(title=title, box=SIMPLE_HEAD, title_justify="left")
-        for column in (*columns[:named], *columns[named + 1 :]):
-            table.add_column(column)
-        for row in own:
-            table.add_row(*row[:named], *row[named + 1 :])
-        out.print(table)
+        out.print("", number_table(title, shown, [[*row[:named], *row[named + 1 :]] for row in own]), sep="\n")

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 _LABELLED_LEAVES = 80  # more leaf labels than this cannot be read at card width
 _COLOURINGS = ("layer", "entropy")
 _DASHES = ("-", (0, (6, 2)), (0, (2, 2)), (0, (8, 2, 2, 2)), "-.")
-_BRIGHTEST = 0.005  # of the entries; they share the last colour
 _NAMED_TOKENS = 64  # more tokens than this cannot be read beside a matrix
 
 
@@ -268,7 +267,11 @@ def draw_head(
 def _draw_matrix(ax: Axes, values: Array, kind: str, theme: Theme) -> None:
     """A matrix in the colours of the page: one token that all look at does not leave the rest black."""
     shown = np.sqrt(values) if kind == "probs" else values
-    brightest = float(np.nanquantile(shown, 1 - _BRIGHTEST)) if np.isfinite(shown).any() else 1.0
+    share = min(1.0, max(0.005, 1.2 / shown.shape[1]))  # a column of entries, and a fifth, has the last colour
+    brightest = 1.0
+    if np.isfinite(shown).any():
+        least, most = float(np.nanmin(shown)), float(np.nanmax(shown))
+        brightest = max(float(np.nanquantile(shown, 1 - share)), least + 0.03 * (most - least))
     ax.set_facecolor(theme.missing)
     image = ax.imshow(
         shown, cmap=MATRIX_MAP, vmax=brightest, interpolation="nearest", aspect=shown.shape[1] / shown.shape[0]

@@ -49,9 +49,9 @@ def table(section: ValidationSection) -> tuple[list[str], list[list[str]]]:
         [
             str(trial.count),
             trial.title,
-            f"{trial.cost:.3g} [{trial.cost_low:.3g}, {trial.cost_high:.3g}]",
+            f"{trial.cost:.3g} [{trial.cost_low:.2g}, {trial.cost_high:.2g}]",
             f"{_mean(trial.random):.3g}",
-            f"{trial.difference:+.3g} [{trial.low:+.3g}, {trial.high:+.3g}]",
+            f"{trial.difference:+.3g} [{trial.low:+.2g}, {trial.high:+.2g}]",
             f"{trial.cheaper_draws} of {len(trial.random)}",
         ]
         for trial in section.removals

@@ -99,3 +99,15 @@ def test_the_table_of_heads_names_folder_0(
     rows = [line for line in table.splitlines() if re.match(r"│ *0\.\d", line)]
     assert len(rows) == 4
     assert all(re.search(r"│ +\d+ │$", row) for row in rows), table  # every head has its folder, also number 0
+
+
+def test_numbers_of_a_table_stay_on_one_line_of_80_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    """Intervals stood on three lines, and the names of their columns on one."""
+    from oattn_hub.cli.terminal import console, number_table
+
+    columns = ["heads", "cost of the lowest [95 %]", "random, mean", "difference [95 %]", "random draws that cost less"]
+    row = ["1", "0.00835 [0.0071, 0.0096]", "0.0104", "-0.00204 [-0.0094, +0.0033]", "6 of 10"]
+    console().print(number_table("1 - cosine", columns, [row, row]))
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert [line.split() for line in lines[-2:]] == [" ".join(row).split()] * 2

@@ -176,3 +176,7 @@ def test_one_key_that_all_look_at_does_not_leave_the_rest_black(report: Report) 
     assert image.norm(np.sqrt(0.02)) == pytest.approx(1)
     assert image.colorbar is not None
     assert image.colorbar.extend == "max"
+    values[:], values[:, 0] = 1e-6, 1.0  # all of it goes to one key: the others stay dark
+    ax = _ax()
+    figures._draw_matrix(ax, values, "probs", figures.LIGHT)
+    assert ax.images[0].norm(np.sqrt(1e-6)) < 0.1

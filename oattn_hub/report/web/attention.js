@@ -17,9 +17,10 @@ async function readMatrix(sample, head) {
   for (const code of codes) counts[code] += 1;
   const used = table.map((value, code) => ({ value, count: counts[code] })).filter(({ count }, code) => code && count);
   const least = used[0]?.value ?? 0, most = used.at(-1)?.value ?? 1;
-  // one token that all look at must not leave the rest black: the brightest colour begins where 0.5 % of the entries are left
-  let left = 0.005 * codes.length, bright = most;
+  // one token that all look at must not leave the rest black: a column of entries and a fifth have the brightest colour
+  let left = Math.max(0.005, 1.2 / columns) * codes.length, bright = most;
   for (const { value, count } of used.reverse()) { bright = value; left -= count; if (left < 0) break; }
+  bright = Math.max(bright, least + (most - least) / 1000); // all that a head gives away may be one column
   const share = page.kind === "probs" ? (value) => Math.sqrt(value / bright) : (value) => (value - least) / (bright - least || 1);
   return { codes, rows, columns, table, share, most, bright, least, of: (r, c) => table[codes[r * columns + c]] };
 }
