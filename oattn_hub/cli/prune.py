@@ -33,10 +33,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     how.add_argument("--heads", help="exactly these, as layer.head separated by commas: 0.1,0.5,3.2")
     parser.add_argument(
-        "--metric", choices=("loss", "accuracy", "mrr", "divergence"), help="what the budget is about instead"
+        "--metric",
+        choices=("loss", "accuracy", "mrr", "divergence"),
+        help="limit this by the budget, instead of the task's own metric",
     )
     parser.add_argument("--score", help="rank by this score, fisher or obs; default: what was measured to cost least")
-    parser.add_argument("--unit", choices=("heads", "groups", "layers"), default="heads", help="what goes as a whole")
+    parser.add_argument(
+        "--unit",
+        choices=("heads", "groups", "layers"),
+        default="heads",
+        help="remove single heads, key/value groups or whole attention layers (heads)",
+    )
     parser.add_argument(
         "--shape", choices=("free", "even", "uniform"), default="free", help="even groups, or all layers alike (free)"
     )
@@ -46,10 +53,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="refit what stays; default: what was measured to help",
     )
     parser.add_argument("--min-heads-per-layer", type=int, default=0, help="leave so many in every layer (0)")
-    parser.add_argument("--keep", help="heads that stay, as layer.head separated by commas")
+    parser.add_argument("--keep", help="heads not to remove, as layer.head separated by commas")
     parser.add_argument("--model", help="the model, if it is not where the report says")
-    parser.add_argument("--data", help="what to measure the cost on; default: bundled data")
-    parser.add_argument("--calibration", help="what to choose and refit by; default: another part of the data")
+    parser.add_argument("--data", help="data to measure the cost on; default: bundled data")
+    parser.add_argument("--calibration", help="data to choose heads and refit by; default: another part of --data")
     parser.add_argument("--inputs", type=int, help="inputs to verify on (as many as there are, up to 64)")
     parser.add_argument("--tokens", type=int, help="your context length (128, or what the model takes)")
     parser.add_argument("--lengths", help="all lengths to verify at, e.g. 128,512 (--tokens, and four times as many)")
