@@ -453,7 +453,7 @@ def _size_words(size: dict[str, Any]) -> list[str]:
 
 def _healed_words(found: dict[str, Any]) -> list[str]:
     healing = found["healing"]
-    threads = f" of processor time, {found['threads']} threads together" if found.get("threads") else ""
+    threads = f" of processor time, threads: {found['threads']}" if found.get("threads") else ""
     lines = [
         f"{found['heads']} heads healed for {healing['seconds']:.0f} s{threads} ({healing['steps']} steps on "
         f"{healing['parameters']:,} weights of the output projections):",
