@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import tracemalloc
 
 import numpy as np
@@ -183,3 +184,24 @@ def test_kernels_need_no_place_to_keep_their_code(monkeypatch: pytest.MonkeyPatc
     out = np.zeros((2, 2))
     kernel(np.array([[1.0, np.nan], [3.0, 5.0]]), out)
     assert out.tolist() == [[0.0, 2.0], [0.0, 0.0]]
+
+
+def test_a_failure_in_a_thread_ends_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise MemoryError("no more")
+
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    monkeypatch.setattr("oattn_hub.geometry.emd._Slices.fill", fail)
+    X = np.random.default_rng(0).random((40, 40, 40))
+    found: list[BaseException] = []
+
+    def compare() -> None:
+        try:
+            tree_emd(X, {name: PartitionTree.dyadic(40) for name in ("query", "key")}, "head")
+        except MemoryError as error:
+            found.append(error)
+
+    thread = threading.Thread(target=compare, daemon=True)  # which would wait for ever
+    thread.start()
+    thread.join(30)
+    assert len(found) == 1
