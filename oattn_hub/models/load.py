@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
@@ -322,24 +322,24 @@ def _with_origin(loaded: LoadedModel, folder: Path) -> LoadedModel:
 
 
 def _load_transformers(request: _Request) -> LoadedModel:
-    options = {**request.hub_options, "trust_remote_code": request.trust_remote_code}
+    from transformers import AutoModel
+
+    permissions = {**request.hub_options, "trust_remote_code": request.trust_remote_code}
     if request.gguf_file is not None:
-        options["gguf_file"] = request.gguf_file
-    model_class = _model_class(request)
+        permissions["gguf_file"] = request.gguf_file
+    options: dict[str, Any] = {**permissions, **request.placement.transformers_options}
+    options["use_safetensors"] = None if request.allow_pickle or request.gguf_file else True
     with _quiet():
-        model = model_class.from_pretrained(
-            request.source,
-            use_safetensors=None if request.allow_pickle or request.gguf_file else True,
-            **options,
-            **request.placement.transformers_options,
-        )
+        model, found = _model_class(request).from_pretrained(request.source, output_loading_info=True, **options)
+        if request.task is None and request.gguf_file is None and _is_headless(model, found["missing_keys"]):
+            model = AutoModel.from_pretrained(request.source, **options)
     quantizer = getattr(model, "hf_quantizer", None)
     if request.gguf_file is not None and quantizer is not None:
         # the weights are plain floats now; left marked as quantised, the model could not be saved
         quantizer.remove_quantization_config(model)
     folder = Path(request.source)
     revision = content_fingerprint(folder) if folder.is_dir() else request.revision
-    processor = processor_for(modality_of(model, "transformers"), request.source, options)
+    processor = processor_for(modality_of(model, "transformers"), request.source, permissions)
     return _describe(model, processor, public_name(request.source), revision, request.source, request)
 
 
@@ -356,6 +356,17 @@ def _model_class(request: _Request) -> Any:
     config = transformers.AutoConfig.from_pretrained(request.source, **options)
     named = (config.architectures or [""])[0]
     return find_model_class(named, config.model_type) or transformers.AutoModel
+
+
+def _is_headless(model: Any, missing: Collection[str]) -> bool:
+    """Whether a matrix behind the base model came with no weights, so that it would say something at random.
+
+    The configs of sentence encoders often name the class that they were trained from, with its head for words, which
+    was not saved with them. What a head shares with the base model (tied words) is not missing.
+    """
+    weights = dict(model.named_parameters())
+    known = {id(weight) for weight in model.base_model.parameters()}
+    return any(name in weights and weights[name].dim() > 1 and id(weights[name]) not in known for name in missing)
 
 
 def _load_timm_name(request: _Request) -> LoadedModel:
