@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
-from typing import TypeGuard
+from typing import TYPE_CHECKING, TypeGuard
 
 import numpy as np
-from torch import Tensor
 
 from oattn_hub.errors import InvalidInput, LoadError
 from oattn_hub.types import Array
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _MAGIC = b"\x93NUMPY"
 
@@ -20,7 +23,15 @@ def are_ids(data: object) -> TypeGuard[str | Path | Array | Tensor]:
     >>> are_ids("ids.npy"), are_ids(np.arange(4)), are_ids("text.txt")
     (True, True, False)
     """
-    return isinstance(data, np.ndarray | Tensor) or (isinstance(data, str | Path) and Path(data).suffix == ".npy")
+    if isinstance(data, str | Path):
+        return Path(data).suffix == ".npy"
+    return isinstance(data, np.ndarray) or _is_tensor(data)
+
+
+def _is_tensor(data: object) -> TypeGuard[Tensor]:
+    """Without importing torch: the command line looks at files of ids before it, and who has a tensor has torch."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(data, torch.Tensor)
 
 
 def read_ids(data: str | Path | Array | Tensor, n_words: int | None) -> tuple[np.ndarray, str]:
@@ -30,8 +41,10 @@ def read_ids(data: str | Path | Array | Tensor, n_words: int | None) -> tuple[np
         data: The array or the file.
         n_words: How many ids the model knows; None if it does not say.
     """
-    data = data.detach().cpu().numpy() if isinstance(data, Tensor) else data
-    ids, origin = (data, "token ids") if isinstance(data, np.ndarray) else (_load(Path(data)), Path(data).name)
+    if isinstance(data, str | Path):
+        ids, origin = _load(Path(data)), Path(data).name
+    else:
+        ids, origin = data if isinstance(data, np.ndarray) else data.detach().cpu().numpy(), "token ids"
     if ids.dtype.kind not in "iu" or ids.ndim not in (1, 2) or ids.size == 0:
         raise InvalidInput(
             f"Token ids ({origin}) are {ids.dtype} of shape {ids.shape}. Give whole numbers: one long row, or one row "
