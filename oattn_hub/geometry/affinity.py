@@ -98,8 +98,12 @@ def typical(distances: NDArray[np.float64], median: str) -> float:
 
 
 def _blocks(tensor: Floats, axis: int) -> Iterator[NDArray[np.float64]]:
-    """The slices along ``axis`` as rows of a float64 matrix, some columns at a time."""
+    """The slices along ``axis`` as rows of a float64 matrix, some columns at a time, each in the memory of the last."""
     rows = np.moveaxis(tensor, axis, 0)
     step = max(1, _BLOCK // (tensor.size // rows.shape[1]))
+    block = np.empty((len(rows), min(step, rows.shape[1]), *rows.shape[2:]))
     for start in range(0, rows.shape[1], step):
-        yield rows[:, start : start + step].reshape(len(rows), -1).astype(np.float64, copy=False)
+        some = rows[:, start : start + step]
+        part = block[:, : some.shape[1]]
+        part[...] = some
+        yield part.reshape(len(rows), -1)
