@@ -188,7 +188,10 @@ def print_cost(plan: PruningPlan) -> None:
     out = console()
     columns, rows = cost_table(plan)
     if rows:
-        out.print("", number_table(columns[0], ["", *columns[1:]], rows), "", sep="\n")
+        shown = [place for place, name in enumerate(columns) if name != "inputs"]  # the lines below say how many
+        names = ["", *(columns[place] for place in shown[1:])]
+        table = number_table(columns[0], names, [[row[place] for place in shown] for row in rows])
+        out.print("", table, "", sep="\n")
     for line in (*cost_lines(plan), weights_words(plan)):
         out.print(f"• {line}", markup=False)
 
