@@ -212,3 +212,20 @@ def test_trees_that_noise_hardly_moves_are_not_told_in_zeros() -> None:
 
     assert "that alone moves no head's entropy by 0.1 % and leaves" in said(0.0001, 0.0)
     assert "a head's entropy by 0.3 % (median head; the most 0.4 %) and leaves" in said(0.003, 0.003, 0.004)
+
+
+def test_a_plan_that_removes_nothing_does_not_take_the_place_of_one_that_removes(
+    measured_report: Report, tmp_path: Path
+) -> None:
+    """`--min-heads-per-layer 13` of 12 heads removed nothing, and the verified plan of ten heads left the page."""
+    from oattn_hub.cli.prune import _keep_in_report
+    from oattn_hub.pruning import PruningPlan
+
+    look = {"metric": "divergence", "title": "KL", "before": 0.0, "after": 0.009, "increase": 0.009, "low": 0.008,
+            "high": 0.01, "inputs": "f" * 64, "n_inputs": 9, "verified_on": "text"}  # fmt: skip
+    measured_report.save(tmp_path / "run")
+    for heads in ([(0, 3), (1, 1)], []):
+        _keep_in_report(tmp_path / "run", PruningPlan(heads, 24, "search", cost=look))
+    kept = Report.load(tmp_path / "run").removal
+    assert kept is not None
+    assert kept.heads == ((0, 3), (1, 1))
