@@ -397,7 +397,11 @@ def describe(name: str, result: dict[str, Any]) -> str:
     path = ", ".join(f"{count}: {cost:.2%} (at most {upper:.2%})" for count, cost, upper in result["path"])
     trials = ", ".join(f"{trial}: {cost:.2%}" for trial, cost in result["trials"].items())
     effort = result["effort"]
-    lines += ["", f"Trials at 15 % of the heads, at the worst length, on the search's inputs: {trials}.", ""]
+    lines += [
+        "",
+        f"Trials at 15 % of the heads (at twice as many while several cost nothing), at the worst length, on the search's inputs: {trials}.",
+        "",
+    ]
     lines += [f"Chosen: {result['chosen']}. Costs on the way: {path}.", ""]
     lines += [
         f"{effort['evaluations']} pruned models measured, {effort['forwards']} inputs forward, {effort['backwards']} "

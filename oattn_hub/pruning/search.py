@@ -44,8 +44,9 @@ Values = NDArray[np.float64]
 _FAR, _PATIENCE = 1.5, 2
 # Blocks are so many times smaller where the first one cost more than the budget.
 _SMALLER = 4
-# The share of the heads at which rankings and compensations are compared before the search.
-_TRIAL = 0.15
+# The share of the heads at which rankings and compensations are compared before the search. Where several of them cost
+# nothing, which of those is better is chance, and twice the share is tried, up to the last one.
+_TRIAL, _LAST_TRIAL = 0.15, 0.6
 # The sets to verify begin where the bound on the search's own inputs reaches this part of the budget, and end where
 # the mean does: what is far within need not be tested, and the verification decides by itself where to stop.
 _BOUND_FROM, _MEAN_TO = 0.7, 1.1
@@ -287,7 +288,17 @@ class Search:
 
     def choose(self, rankings: Sequence[str], kinds: Sequence[Kind]) -> tuple[str, Kind, dict[str, float]]:
         """The ranking that cost least for one share of the heads, then the compensation that did for its choice."""
-        count = self.choice.step * max(1, round(_TRIAL * len(self.choice.heads) / self.choice.step))
+        share = _TRIAL
+        best, kind, costs = self._trial(rankings, kinds, share)
+        while sum(cost <= 0 for cost in costs.values()) > 1 and 2 * share <= _LAST_TRIAL:
+            share *= 2
+            best, kind, costs = self._trial(rankings, kinds, share)
+        return best, kind, costs
+
+    def _trial(
+        self, rankings: Sequence[str], kinds: Sequence[Kind], share: float
+    ) -> tuple[str, Kind, dict[str, float]]:
+        count = self.choice.step * max(1, round(share * len(self.choice.heads) / self.choice.step))
         first, total = self.compensating(kinds[0]), len(rankings) + len(kinds) - 1
         costs: dict[tuple[str, Kind], float] = {}
         chosen: dict[str, Removed] = {}

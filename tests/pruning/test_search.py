@@ -332,6 +332,35 @@ def test_trials_choose_what_costs_least(loud_llama: Any) -> None:
     assert meter.effort.backwards >= 6
 
 
+def test_where_several_trials_cost_nothing_more_heads_are_tried() -> None:
+    """AntiBERTy is better without any tenth of its heads: the compensation that came out ahead was the worst at more."""
+
+    class Scripted(Search):
+        def propose(self, ranking: str, removed: Any, count: int) -> Any:
+            return tuple(heads_of(1, count))
+
+        def compensating(self, kind: Any) -> Any:
+            return replace(self, compensator=self.compensator.of_kind(kind))
+
+    class Named:
+        def __init__(self, kind: str) -> None:
+            self.kind = kind
+
+        def of_kind(self, kind: str) -> Named:
+            return Named(kind)
+
+    class Prices:
+        def increase(self, heads: Any, compensator: Named) -> float:
+            slope = {"refit": 0.1, "bias": 0.2}[compensator.kind]
+            return slope * (len(heads) - 20) ** 3 * 1e-3  # bias is ahead below 20 heads, refit above
+
+    nothing: Any = None
+    search = Scripted(nothing, Named("refit"), Prices(), Choice(heads_of(1, 100)))  # type: ignore[arg-type]
+    ranking, kind, costs = search.choose(("obs",), ("refit", "bias"))
+    assert (ranking, kind) == ("obs", "refit")
+    assert min(costs.values()) > 0
+
+
 @pytest.mark.parametrize("cheaper", ["first", "again"])
 def test_a_block_goes_by_the_first_ranking_where_a_new_one_costs_more(cheaper: str) -> None:
     """Of SmolLM2 44 heads by the first ranking cost 0.63 %, and 0.89 % with a new one for the second half of them."""
