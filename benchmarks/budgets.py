@@ -399,7 +399,8 @@ def describe(name: str, result: dict[str, Any]) -> str:
     effort = result["effort"]
     lines += [
         "",
-        f"Trials at 15 % of the heads (at twice as many while several cost nothing), at the worst length, on the search's inputs: {trials}.",
+        "Trials at 15 % of the heads (at twice as many while several cost nothing), at the worst length, on the "
+        f"search's inputs: {trials}.",
         "",
     ]
     lines += [f"Chosen: {result['chosen']}. Costs on the way: {path}.", ""]

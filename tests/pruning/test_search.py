@@ -333,7 +333,7 @@ def test_trials_choose_what_costs_least(loud_llama: Any) -> None:
 
 
 def test_where_several_trials_cost_nothing_more_heads_are_tried() -> None:
-    """AntiBERTy is better without any tenth of its heads: the compensation that came out ahead was the worst at more."""
+    """AntiBERTy is better without any tenth of its heads: what came out ahead by chance was the worse at more."""
 
     class Scripted(Search):
         def propose(self, ranking: str, removed: Any, count: int) -> Any:
