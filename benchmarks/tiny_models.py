@@ -123,6 +123,8 @@ def shrunk(config: Any, scale: int = 1) -> dict[str, Any]:
             found[name] = HEAD_DIM * scale
         elif name in ("rope_parameters", "rope_scaling") and isinstance(value, dict) and scale:
             found[name] = _short_rotation(value, HEAD_DIM * scale)
+        elif name == "model_args" and value is None and str(vars(config).get("architecture")).startswith("vit"):
+            found[name] = {"depth": LAYERS, "img_size": 32}  # a tower of timm's, known to the config by its name only
         elif value is None and re.fullmatch(r"(num_)?experts_per_tok|n_routed_experts|num_local_experts", name):
             found[name] = 4 if "tok" not in name else 2
         elif isinstance(value, list | tuple) and value:
