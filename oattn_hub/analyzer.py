@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -57,23 +58,12 @@ def analyze(
 ) -> Report:
     """Measure which attention heads a model uses, and how sure that is: an :class:`Analyzer` made and run.
 
-    With ``device="cuda"`` both the model and the geometry are there.
-
     >>> import oattn_hub as oh
     >>> report = oh.analyze("sentence-transformers/all-MiniLM-L6-v2")    # doctest: +SKIP
     >>> min(report.heads, key=lambda record: record.rank).layer          # doctest: +SKIP
     0
     """
-    device = str(loading.get("device") or "")
-    analyzer = Analyzer(
-        kind,
-        seed,
-        questionnaire,
-        theory,
-        adapter=adapter,
-        device=device if device.startswith("cuda") else None,  # a processor compares slices faster without torch
-        progress=progress,
-    )
+    analyzer = Analyzer(kind, seed, questionnaire, theory, adapter=adapter, progress=progress)
     return analyzer.run(spec, data, batches, tokens, out, **loading)
 
 
@@ -87,8 +77,8 @@ class Analyzer:
         theory: Also check the paper's theory on this model (softmax invariance, regularity).
         adapter: Name of an adapter; None finds it from the model.
         landmarks: Of more heads than this, so many are compared each with each, and the others placed beside them.
-        device: A device of torch that compares heads and tokens, such as ``"cuda"``; None: this processor. Where the
-            model runs is an option of :meth:`run`.
+        device: A device of torch that compares heads and tokens, such as ``"cuda"``; None: the GPU that a model of
+            :meth:`run` is on, else this processor, which is faster without torch.
         progress: Called with the stage and how much of it is done.
 
     >>> import numpy as np
@@ -305,9 +295,17 @@ class Analyzer:
         # the source too: a report names the folder its model came from, so a copy elsewhere gets a report of its own
         run = Run(info.id, info.revision, info.source, inputs.fingerprint, how, parameters)
         with run.lock():  # whoever asks for the same meanwhile waits, and finds the report
-            report = run.report() or self._run_stages(call, run, loaded, inputs, clock)
+            report = run.report() or self._beside(loaded)._run_stages(call, run, loaded, inputs, clock)
         request.remember(run)
         return report
+
+    def _beside(self, loaded: LoadedModel) -> Analyzer:
+        """This analyzer, comparing slices on the GPU that the model is on, unless a device was asked for."""
+        from oattn_hub.models.placement import cuda_of
+
+        found = copy.copy(self)
+        found.device = self.device or cuda_of(loaded.model)
+        return found
 
     def _run_stages(
         self, call: _Call, run: Run, loaded: LoadedModel, inputs: CalibrationInputs, clock: _Clock
