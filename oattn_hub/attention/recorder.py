@@ -15,9 +15,10 @@ from oattn_hub.attention.calls import AttentionCall, HeadsCall, JoinedCall, Quer
 from oattn_hub.attention.contexts import mean_over_contexts, pool_tokens, real_tokens, tokens_of_lengths
 from oattn_hub.attention.hooks import FAST_PATH, ForwardHooks, Uncompiled, is_running
 from oattn_hub.attention.memory import Batches, MemoryStore, OpenBatch
+from oattn_hub.attention.passes import SitePass
 from oattn_hub.attention.running import arguments_of, calling_frame, given_to, running_modules
 from oattn_hub.attention.store import StoreInfo
-from oattn_hub.attention.tap import SitePass, Tap, come_back, step_aside
+from oattn_hub.attention.tap import Tap, come_back, step_aside
 from oattn_hub.attention.writer import StoreWriter
 from oattn_hub.errors import CaptureError
 from oattn_hub.models.identify import batch_fingerprint

@@ -9,7 +9,7 @@ from types import FrameType
 import torch
 from torch import nn
 
-from oattn_hub.attention.tap import Given
+from oattn_hub.attention.passes import Given
 from oattn_hub.types import Args, Kwargs
 
 
